@@ -61,7 +61,7 @@ create table confirmations (
     state text not null default 'pending' check (state in ('pending', 'confirmed', 'expired', 'withdrawn')),
     requested_at timestamptz not null default now(),
     due_at timestamptz,                         -- when a mail is due, or the end of a link; null: nothing is
-    mails integer not null default 0,           -- sent in all: the limit for one address
+    mails integer not null default 0,           -- sent in all: the limit for one address; it outlives an erasure of the contact
     last_mail_at timestamptz,
     send_id uuid,                               -- the last mail
     reminders integer not null default 0,       -- of the mails since requested_at
@@ -203,6 +203,51 @@ end $$;
 create trigger audience_members_joined after insert on audience_members
     referencing new table as joined for each statement execute function check_new_members();
 
+-- How many members each audience has. Triggers count, as for suppressions (below): each statement appends one row per audience to a log,
+-- which the engagement stage folds into the totals.
+create table audience_member_changes (
+    tenant_id uuid not null,
+    audience_id uuid not null,
+    change bigint not null
+);
+create index audience_member_changes_by_audience on audience_member_changes (tenant_id, audience_id);
+select enable_row_security('audience_member_changes');
+
+create table audience_member_totals (
+    tenant_id uuid not null,
+    audience_id uuid not null,
+    count bigint not null,
+    primary key (tenant_id, audience_id)
+);
+select enable_row_security('audience_member_totals');
+
+create function note_member_changes() returns trigger
+language plpgsql
+as $$
+begin
+    insert into audience_member_changes (tenant_id, audience_id, change)
+    select tenant_id, audience_id, case tg_op when 'INSERT' then count(*) else -count(*) end
+    from changed group by tenant_id, audience_id;
+    return null;
+end $$;
+create trigger audience_members_added after insert on audience_members
+    referencing new table as changed for each statement execute function note_member_changes();
+create trigger audience_members_removed after delete on audience_members
+    referencing old table as changed for each statement execute function note_member_changes();
+
+-- How many members an audience has: its total, and the log that is not folded yet.
+create function audience_member_count(of_tenant uuid, of_audience uuid) returns bigint
+language sql stable parallel safe
+as $$
+    select coalesce(sum(n.count), 0)::bigint
+    from (
+        select t.count from audience_member_totals t where t.tenant_id = of_tenant and t.audience_id = of_audience
+        union all
+        select c.change from audience_member_changes c where c.tenant_id = of_tenant and c.audience_id = of_audience
+    ) n
+$$;
+grant execute on function audience_member_count(uuid, uuid) to postrider_ingress, postrider_stages;
+
 -- Segments -------------------------------------------------------------------------------------------------------------------
 
 -- Audiences by rule.
@@ -288,6 +333,9 @@ create table suppressions (
     unique (tenant_id, id)
 );
 create index suppressions_newest on suppressions (tenant_id, created_at desc, id desc);
+-- The few of one reason or scope among many others, newest first.
+create index suppressions_by_reason on suppressions (tenant_id, reason, created_at desc, id desc);
+create index suppressions_by_scope on suppressions (tenant_id, scope, created_at desc, id desc);
 -- Few suppressions expire. Those that have expired are subtracted from `suppression_totals`.
 create index suppressions_that_expire on suppressions (tenant_id, expires_at) where expires_at is not null;
 select enable_row_security('suppressions');

@@ -35,6 +35,16 @@ create table domains (
 -- nothing is locked.
 create unique index domains_proven_once on domains (domain)
     where coalesce(suspended_from, status) in ('verified', 'degraded') and environment = 'production';
+-- The tenant that has proven a domain. The ingress asks before it serves a link on the domain's tracking host: it does not know the tenant,
+-- so it sees no row of the table.
+create function tenant_of_proven_domain(asked text) returns uuid
+language sql stable security definer set search_path from current
+as $$
+    select tenant_id from domains
+    where domain = asked and coalesce(suspended_from, status) in ('verified', 'degraded') and environment = 'production'
+$$;
+revoke execute on function tenant_of_proven_domain(text) from public;
+grant execute on function tenant_of_proven_domain(text) to postrider_ingress;
 create index domains_newest on domains (tenant_id, created_at desc, id desc);
 create index domains_to_check on domains (next_check_at) where next_check_at is not null;
 select enable_row_security('domains');
@@ -119,7 +129,7 @@ as $$ select coalesce(nullif(btrim(of_sender, E' \t\r\n'), ''), nullif(btrim(of_
 grant execute on function postal_address(text, text) to postrider_ingress, postrider_stages;
 
 -- What is rendered. A template version, a campaign's own body and a one-off message are one row each; batches pin it. A row is never
--- changed, except that the retention sweep empties old one-off bodies.
+-- changed, except that the retention sweep empties old one-off bodies, and what a draft no longer says is emptied when it is replaced.
 create table contents (
     tenant_id uuid not null references tenants (id),
     id uuid not null,

@@ -75,7 +75,7 @@ create index campaigns_undecided on campaigns (materialized_at)
     where test_percent is not null and decided_at is null and materialized_at is not null;
 -- Campaigns of a period, for the list of top messages.
 create index campaigns_by_launch on campaigns (tenant_id, launched_at desc) where launched_at is not null;
--- Campaigns that may have mailed a contact within a period: for attribution.
+-- Campaigns that may have mailed a contact within a period: for attribution, and for what arrived between soft bounces.
 create index campaigns_by_end on campaigns (tenant_id, (coalesce(completed_at, 'infinity'::timestamptz))) where launched_at is not null;
 select enable_row_security('campaigns');
 

@@ -28,6 +28,8 @@ create index requests_by_copy on requests using gin ((options -> 'copies') jsonb
 -- Retention, and the request log; those that were refused, which are few, are asked for by themselves.
 create index requests_newest on requests (tenant_id, received_at desc, id desc);
 create index requests_rejected on requests (tenant_id, received_at desc, id desc) where state = 'rejected';
+-- The request log by kind. Most requests are transactional mail; those cost no entry here.
+create index requests_by_kind on requests (tenant_id, kind, received_at desc, id desc) where kind <> 'transactional';
 select enable_row_security('requests');
 
 -- Whether a launch waits for another of its tenant that is due and older: the stage looks up one audience at a time, and the launches of
@@ -143,7 +145,7 @@ create table batches (
     announcement integer not null default 0,
     due_at timestamptz,                         -- the time it waited for: its mail is dated by it
     dispatched_sends integer,                             -- of a paced campaign: how many sends were last dispatched with it
-    quiet_at timestamptz,                       -- when it last ceased to be announced
+    quiet_at timestamptz,                       -- when it last ceased to be announced; in the priority lane also when it came back
     lease_until timestamptz,                    -- the earliest lease among its fenced sends
     size integer not null,
     queued integer not null default 0,
@@ -180,11 +182,12 @@ create table batches (
 create index batches_by_sender on batches (tenant_id, sender_id);
 create index batches_by_campaign on batches (tenant_id, campaign_id, id);
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
--- What each tenant has in flight of the bulk lane. What is deferred is in flight once its batch was dispatched again for it.
+-- What each tenant has in flight of the bulk lane. What is deferred is in flight once its batch was dispatched again for it; a batch set
+-- aside for a day is not.
 create view bulk_in_flight with (security_invoker = true) as
 select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
 from batches
-where lane = 'bulk' and state = 'announced'
+where lane = 'bulk' and state = 'announced' and (announce_after > now() + interval '1 hour') is not true
 group by tenant_id;
 grant select on bulk_in_flight to postrider_ingress, postrider_stages;
 -- Large batches of no campaign (transactional mail, sequences) wait for their tenant's turn like those of campaigns; they are found by tenant.
@@ -444,10 +447,10 @@ as $$
 $$;
 grant execute on function before_open_mail(uuid, timestamptz) to postrider_stages;
 
--- The smallest id that begins with this time: ids of the ledger are ordered by time.
+-- The smallest id that begins with this time: ids of the ledger are ordered by time. None is older than 1970.
 create function first_id_at(moment timestamptz) returns uuid
-language sql immutable parallel safe
-as $$ select (lpad(to_hex((extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid $$;
+language sql immutable strict parallel safe
+as $$ select (lpad(to_hex((greatest(extract(epoch from moment), 0) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid $$;
 
 -- The last id a send of this batch can have: a send's id is its batch's with its position in the low nine bits (`SendId`).
 create function last_id_of(batch uuid) returns uuid
@@ -465,9 +468,9 @@ $$;
 grant execute on function oldest_ledger_month() to postrider_ingress, postrider_stages;
 
 -- Takes one step towards a ledger without the months that ended before `keep_from`, and answers the month it was about; null when
--- there is nothing to do. A month with a batch that is still open stays. Detaching needs the whole table for a moment: it waits
--- two seconds for that, and otherwise fails and is tried again. Dropping, which takes as long as the files are large, is a separate
--- step and locks nothing that is in use.
+-- there is nothing to do. A month with a batch that is still open stays: the caller ends its mail first (`end_old_months`). Detaching
+-- needs the whole table for a moment: it waits two seconds for that, and otherwise fails and is tried again. Dropping, which takes as
+-- long as the files are large, is a separate step and locks nothing that is in use.
 create function drop_ledger_month(keep_from date) returns date
 language plpgsql security definer set search_path from current set lock_timeout = '2s'
 as $$

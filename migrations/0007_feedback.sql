@@ -22,6 +22,7 @@ create table inbound_events (
 );
 create index inbound_events_due on inbound_events (due_at, id) where due_at is not null;
 create index inbound_events_of_tenant on inbound_events (tenant_id, due_at, id) where due_at is not null;
+create index inbound_events_again on inbound_events (tenant_id, due_at, id) where due_at is not null and attempts > 0;
 create index inbound_events_by_age on inbound_events (received_at);
 create index inbound_events_rejected on inbound_events (tenant_id, id) where state = 'rejected';
 select enable_row_security('inbound_events');
@@ -48,8 +49,11 @@ create table inbound_mails (
 );
 create index inbound_mails_due on inbound_mails (due_at, id) where due_at is not null;
 create index inbound_mails_of_tenant on inbound_mails (tenant_id, due_at, id) where due_at is not null;
+create index inbound_mails_again on inbound_mails (tenant_id, due_at, id) where due_at is not null and attempts > 0;
 create index inbound_mails_unread on inbound_mails (tenant_id, send_id) where due_at is not null;
 create index inbound_mails_by_age on inbound_mails (received_at);
+-- Those that were given up and kept for a look: an erasure finds them.
+create index inbound_mails_given_up on inbound_mails (tenant_id, send_id) where due_at is null and head is not null;
 select enable_row_security('inbound_mails');
 revoke all on inbound_mails from postrider_ingress;
 

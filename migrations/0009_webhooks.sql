@@ -77,8 +77,10 @@ create table outbox (
     month date,                                 -- of the sends, for events
     sends uuid[],                               -- for events, parallel to ids
     ids uuid[] not null,
+    facts integer not null generated always as (cardinality(ids)) stored,   -- to weigh a note without reading its ids
     noted_at timestamptz not null default clock_timestamp()     -- later: taken from then on
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+create index outbox_of_tenant on outbox (tenant_id, id);
 grant select, insert, update, delete on outbox to postrider_stages;
 
 -- What the bus did not take when its outbox row was taken: the keys of that row's facts, whose events are published to products'
@@ -164,7 +166,9 @@ create function suppression_data(s suppressions) returns jsonb
 language sql stable
 as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'reason', s.reason, 'scope', s.scope, 'source', s.source, 'send_id', s.send_id, 'expires_at', s.expires_at))
+        'reason', s.reason, 'scope', s.scope, 'source', s.source, 'send_id', s.send_id,
+        -- As in all answers.
+        'expires_at', to_char(s.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
 $$;
 create function notice_suppressions() returns trigger
 language plpgsql security definer set search_path from current set plan_cache_mode = auto

@@ -222,6 +222,35 @@ end $$;
 create trigger enrollments_ended after update on enrollments
     referencing old table as live new table as ended for each statement execute function notice_ended_enrollments();
 
+-- When a contact was enrolled last, of enrollments that retention deleted: `reentry` and its gap ask for it however long ago it was.
+-- By trigger. Nothing enters an archived sequence again: retention deletes its rows.
+create table past_enrollments (
+    tenant_id uuid not null,
+    sequence_id uuid not null,
+    contact_id uuid not null,
+    last_at timestamptz not null,
+    primary key (tenant_id, sequence_id, contact_id)
+);
+select enable_row_security('past_enrollments');
+revoke insert, update, delete on past_enrollments from postrider_ingress;
+
+create function note_past_enrollments() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    insert into past_enrollments as p (tenant_id, sequence_id, contact_id, last_at)
+    select g.tenant_id, g.sequence_id, g.contact_id, max(g.created_at)
+    from gone g
+    join sequences s on s.tenant_id = g.tenant_id and s.id = g.sequence_id
+    where s.status <> 'archived'
+    group by g.tenant_id, g.sequence_id, g.contact_id
+    order by g.tenant_id, g.sequence_id, g.contact_id
+    on conflict (tenant_id, sequence_id, contact_id) do update set last_at = greatest(p.last_at, excluded.last_at);
+    return null;
+end $$;
+create trigger enrollments_deleted after delete on enrollments
+    referencing old table as gone for each statement execute function note_past_enrollments();
+
 -- What each step did for an enrollment.
 create table enrollment_steps (
     tenant_id uuid not null,

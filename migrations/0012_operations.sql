@@ -178,8 +178,8 @@ as $$
     from ledger l
 $$;
 
--- Batches that are not done, by lane and state. `oldest` leaves out paused work, and that of tenants whose own connection does not serve.
--- Served by `batches_open`.
+-- Batches that are not done, by lane and state. `oldest` leaves out paused work and that of tenants whose own connection does not serve; a
+-- batch that was timed, deferred or set aside is as old as its return. Served by `batches_open`.
 create function platform_batches() returns table (
     lane text, state text, batches bigint, announcements integer, oldest double precision
 )
@@ -201,9 +201,10 @@ as $$
                      and h.open_until > now() - interval '10 minutes') as owed
         from (
             select q.tenant_id, q.campaign_id, count(*) as batches, max(q.announcement) as announcements,
-                   min(q.created_at) as oldest
+                   min(greatest(q.created_at, q.due_at, q.quiet_at)) as oldest
             from (
-                select b.tenant_id, b.campaign_id, b.announcement, b.created_at from batches b
+                select b.tenant_id, b.campaign_id, b.announcement, b.created_at, b.due_at, b.quiet_at
+                from batches b
                 where b.lane = l.lane and b.state = s.state and b.state <> 'done'
                 limit 100000
             ) q

@@ -23,8 +23,9 @@ select c.id, c.address, c.external_id, c.first_name, c.last_name, c.title, c.pho
        (
            select jsonb_build_object(
                'state', confirmation_state(f.state, f.expires_at, c.marketing_status), 'requested_at', f.requested_at,
-               'sent_at', f.last_mail_at, 'send_id', f.send_id, 'reminders', f.reminders, 'expires_at', f.expires_at,
-               'confirmed_at', f.confirmed_at)
+               -- A mail without a send was to the person who was erased.
+               'sent_at', case when f.send_id is not null then f.last_mail_at end,
+               'send_id', f.send_id, 'reminders', f.reminders, 'expires_at', f.expires_at, 'confirmed_at', f.confirmed_at)
            from confirmations f where f.tenant_id = $1 and f.contact_id = c.id
        ) as "confirmation?: Json<ContactConfirmation>"
 from contacts c

@@ -1,5 +1,5 @@
--- Gives contacts new values: of each, the columns that are named, and fields that are merged into what it has. An archived contact is
--- active again unless its status is named. A contact that has the values already stays untouched. Answers the changed ones.
+-- Gives contacts new values: of each, the columns that are named, and fields that are merged into what it has. A contact that has the
+-- values already stays untouched. Answers the changed ones.
 -- $1 tenant, $2 [{id, columns, fields}]. The caller holds the locks.
 update contacts c set
     external_id = w.external_id, first_name = w.first_name, last_name = w.last_name, title = w.title, phone = w.phone,

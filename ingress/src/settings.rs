@@ -89,7 +89,8 @@ pub struct DomainTargets {
     /// What tenants' SPF records include.
     #[arg(long, env = "POSTRIDER_SPF_INCLUDE", default_value = "spf.postrider.dev")]
     pub spf_include: String,
-    /// What tenants' `link.<domain>` points to: this ingress, as recipients reach it.
+    /// What tenants' `link.<domain>` points to: this ingress, as recipients reach it. All tenants' links work under this name, even if
+    /// its domain is a tenant's: name the host of `public-url` here if that begins with `link.`.
     #[arg(long, env = "POSTRIDER_TRACKING_TARGET", default_value = "link.postrider.dev")]
     pub tracking_target: String,
 }

@@ -18,7 +18,7 @@ use crate::{
         request_log::RequestLog,
         shares::Shares,
     },
-    public::hooks::shared::Hooks,
+    public::{hooks::shared::Hooks, link::LinkHosts},
     reply_inbox::ReplyInbox,
     settings::Settings,
 };
@@ -32,7 +32,7 @@ pub struct IngressDeps {
     pub bus: Bus,
     /// Notified after every write, which may have committed facts.
     pub facts: CommitNotifier,
-    /// Derives tokens, sealing keys and pseudonyms.
+    /// Derives tokens, sealing keys and what stands for erased addresses.
     pub master_keys: MasterKeys,
     /// Consumes direct requests from the bus. The caller drains it.
     pub runner: Runner,
@@ -78,7 +78,7 @@ pub struct Ingress {
     pub vault: Vault,
     /// Checks the tokens of links in mail.
     pub tokens: Arc<TokenKeys>,
-    /// For pseudonyms of erased addresses.
+    /// For what stands for erased addresses.
     pub master_keys: MasterKeys,
     /// Writes the calls of tenants down. Closed at shutdown, after the last answer.
     pub(crate) request_log: RequestLog,
@@ -96,6 +96,12 @@ pub struct Ingress {
     pub(crate) recipient_turns: Shares,
     /// Of the requests of one mail's links, which waits for its batch.
     pub(crate) mail_turns: Shares,
+    /// The writes of each tenant that have a connection: at most half of the connections, whatever rows they wait for.
+    pub(crate) write_turns: Shares,
+    /// Those of its writes that are imports, which may last for minutes: one turn is left to its other writes.
+    pub(crate) import_turns: Shares,
+    /// Whose host a link was followed on.
+    pub(crate) link_hosts: LinkHosts,
     /// State of provider webhooks.
     pub hooks: Hooks,
     /// Consumes direct requests from the bus.
@@ -140,6 +146,9 @@ impl Ingress {
             assistant: mcp::Assistant::new(shared, &settings.assistant)?,
             recipient_turns: Shares::new(connections / 2, 1),
             mail_turns: Shares::new(usize::MAX, 1),
+            write_turns: Shares::new(usize::MAX, connections / 2),
+            import_turns: Shares::new(usize::MAX, (connections / 2).saturating_sub(1)),
+            link_hosts: LinkHosts::new(&settings.domain_targets.tracking_target),
             hooks: Hooks::new(&settings.hooks, &settings.outbound)?,
             vault: Vault::new(&deps.master_keys)?,
             tokens: Arc::new(deps.master_keys.tokens()),

@@ -120,6 +120,22 @@ def references(pod):
             yield next(iter(source.values()))["name"]
 
 
+def outward_ports():
+    """The ports of customers' URLs that the program accepts, as a network policy has them."""
+    source = (ROOT / "ops/runtime/src/outbound/target.rs").read_text()
+    https, free = (int(re.search(rf"const {name}: u16 = ([\d_]+);", source)[1]) for name in ("HTTPS_PORT", "FIRST_FREE_PORT"))
+    return [{"port": https}, {"port": free, "endPort": 65535}]
+
+
+def check_internet(place, policy):
+    for rule in policy["spec"]["egress"]:
+        if rule["ports"] != outward_ports():
+            fault(place, "the program accepts URLs whose ports are closed here, or the other way round")
+        left_out = [left for block in rule["to"] for left in block["ipBlock"].get("except", [])]
+        if not {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"} <= set(left_out):
+            fault(place, "leads into private networks")
+
+
 def check(directory, known, described):
     objects = rendered(directory)
     names = {(found["kind"], found["metadata"]["name"]) for found in objects}
@@ -131,6 +147,8 @@ def check(directory, known, described):
                 kubernetes_validate.validate(found, "1.32", strict=True)
             except kubernetes_validate.ValidationError as error:
                 fault(place, error.message)
+        if (found["kind"], found["metadata"]["name"]) == ("NetworkPolicy", "internet"):
+            check_internet(place, found)
         if found["kind"] == "ConfigMap":
             check_settings(place, found.get("data", {}), known)
         if found["kind"] in ("Deployment", "Job", "StatefulSet", "Pod"):

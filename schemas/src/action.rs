@@ -64,7 +64,7 @@ pub struct NotifyOwner {
 pub struct CreateTask {
     /// What is to be done.
     pub title: String,
-    /// By when, in days from the step.
+    /// By when, in days from the step where the contact is.
     #[serde(default)]
     pub due_in_days: Option<u32>,
     /// Anything else.

@@ -93,6 +93,13 @@ impl Address {
         self.0
     }
 
+    /// The canonical text with the domain in U-labels, as people write it.
+    #[must_use]
+    pub fn with_unicode_domain(&self) -> String {
+        let (local, domain) = self.0.split_once('@').unwrap_or((self.0.as_str(), ""));
+        format!("{local}@{}", idna::domain_to_unicode(domain).0)
+    }
+
     /// The part after the `@`, as A-labels.
     #[must_use]
     pub fn domain(&self) -> &str {

@@ -58,7 +58,7 @@ pub struct RequestAnnounced {
     /// The number of requests, if it is more than the named ones: a transactional request stands for its whole batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// True if it came in an array of many, however few of them it stands for.
+    /// True if it came in an array of many, or is due with many others, however few of them it stands for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_bulk: bool,
     /// A subject that is notified when sends of this work are decided, at most once. The subscriber reads the outcome from the

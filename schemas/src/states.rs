@@ -259,7 +259,7 @@ closed_set! {
         Sending = "sending",
         /// No send is queued, fenced or deferred any more.
         Sent = "sent",
-        /// Stopped by the caller.
+        /// Stopped by the caller; or still open, as after a pause, when its month of the ledger was dropped.
         Cancelled = "cancelled",
     }
 }

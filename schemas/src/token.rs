@@ -17,6 +17,8 @@ use crate::webhook::mac_of;
 const VERSION: &str = "v1";
 const MAC_BYTES: usize = 16;
 const IDS_BYTES: usize = 32;
+/// The label of the host of tracked links, under the sender's domain.
+pub const TRACKING_LABEL: &str = "link";
 /// The longest token we look at, in bytes: a target of 2 KB and its overhead.
 pub const TOKEN_MAX_BYTES: usize = 4096;
 

@@ -286,6 +286,26 @@ fn sources(directory: &str, endings: &[&str]) -> Vec<String> {
     found
 }
 
+/// The image has no certificates of the system: a client that asks for them cannot be built there.
+#[test]
+fn every_http_client_brings_its_own_authorities() {
+    let builds = |path: &String| {
+        let text = text(path);
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let code: String = code.flat_map(str::split_whitespace).collect();
+        let builders: Vec<String> = code.split("reqwest::Client::builder()").skip(1).map(str::to_owned).collect();
+        assert!(!code.contains("reqwest::Client::new()"), "{path}");
+        for builder in &builders {
+            assert!(builder.starts_with(".tls_backend_preconfigured("), "{path}");
+        }
+        builders.len()
+    };
+    let paths = ["ingress", "ops/cli", "ops/otlp", "ops/runtime", "schemas", "stages"];
+    let found: usize = paths.iter().flat_map(|dir| sources(dir, &[".rs"])).map(|path| builds(&path)).sum();
+    assert!(found >= 4, "{found}");
+}
+
 #[test]
 fn only_the_ledger_writes_its_tables() {
     const TABLES: &[&str] = &["sends", "batches", "events", "rollups", "suppressions", "outbox"];

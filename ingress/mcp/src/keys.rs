@@ -11,6 +11,7 @@ use jsonwebtoken::{
     jwk::{Jwk, KeyAlgorithm, PublicKeyUse},
 };
 use reqwest::redirect;
+use runtime::outbound::tls;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -86,6 +87,8 @@ pub(crate) struct KeySource {
 impl KeySource {
     pub(crate) fn new() -> Result<Self, StartError> {
         let http = reqwest::Client::builder()
+            // The image has no certificates of the system.
+            .tls_backend_preconfigured(tls::config_with_own_authorities()?)
             // A redirect could lead to plain http, or into our own network.
             .redirect(redirect::Policy::none())
             .timeout(ANSWER_MAX)

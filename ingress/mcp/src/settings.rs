@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
+use runtime::outbound::SetupError;
 use url::{Host, Url};
 
 use crate::METADATA_PATH;
@@ -42,6 +43,9 @@ pub enum StartError {
     /// The HTTP client for the issuer's keys.
     #[error("the client for the issuer's keys")]
     Client(#[from] reqwest::Error),
+    /// The TLS of that client.
+    #[error("the client for the issuer's keys: {0}")]
+    Tls(#[from] SetupError),
 }
 
 /// The settings of an endpoint that is on.

@@ -1,5 +1,5 @@
 //! What refers to an object that is to be removed. A campaign that is over, an archived sequence, steps of a sequence that no contact goes
-//! through any more, and an archived template keep nothing.
+//! through any more, and an archived template that no other step sends keep nothing.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -64,7 +64,7 @@ pub(crate) async fn to_audience(db: &mut PgConnection, tenant: Uuid, id: Uuid) -
     )
 }
 
-/// What refers to a contact field.
+/// What refers to a contact field. A sequence goes on sending a template that is archived.
 pub(crate) async fn to_field(db: &mut PgConnection, tenant: Uuid, key: &str) -> sqlx::Result<Vec<Reference>> {
     references!(
         db,
@@ -92,7 +92,10 @@ pub(crate) async fn to_field(db: &mut PgConnection, tenant: Uuid, key: &str) -> 
            where q.tenant_id = $1 and q.status <> 'archived' and (
                q.trigger_config ->> 'field' = $2
                or"#
-        step "p.step_type = 'update_field' and p.action_config ->> 'field' = $2))"
+        step "(p.step_type = 'update_field' and p.action_config ->> 'field' = $2
+               or p.template_id in (select t.id from templates t
+                                    where t.tenant_id = $1 and t.status = 'archived'
+                                      and t.content_id in (select id from using_it)))))"
     )
 }
 
@@ -162,20 +165,6 @@ pub(crate) async fn to_snippet(
            from snippets s
            join snippet_versions v on v.tenant_id = $1 and v.snippet_id = s.id and v.version = s.version
            where s.tenant_id = $1 and s.id <> $2 and s.deleted_at is null and $3 = any (v.mentions)"#
-    )
-}
-
-/// What needs a template: the tenant that asks for consent with it, and sequences whose contacts will get it.
-pub(crate) async fn to_template(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<Reference>> {
-    references!(
-        db,
-        [tenant, id],
-        r#"select 'tenant' as "object!", id as "id!", coalesce(org_name, '') as "name!" from tenants
-           where id = $1 and confirmation_template_id = $2
-           union all
-           select 'sequence', q.id, q.name from sequences q
-           where q.tenant_id = $1 and q.status in ('active', 'paused') and"#
-        step "p.template_id = $2)"
     )
 }
 

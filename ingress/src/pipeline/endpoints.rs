@@ -62,9 +62,11 @@ pub fn write<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Bo
     writing(perform::Write::new(KeyAccess::new(scope)), handler)
 }
 
-/// A [`write`] that is frequent and finds all its rows by key: its statements keep their plans.
+/// A [`write`] that is frequent and finds all its rows by key: its statements keep their plans. It waits for no rows that another write may
+/// hold for long.
 pub fn write_by_key<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
-    writing(perform::Write { pattern: AccessPattern::ByKey, ..perform::Write::new(KeyAccess::new(scope)) }, handler)
+    let (pattern, takes_turns) = (AccessPattern::ByKey, false);
+    writing(perform::Write { pattern, takes_turns, ..perform::Write::new(KeyAccess::new(scope)) }, handler)
 }
 
 /// A [`write`] with the body limit of imports. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
@@ -85,7 +87,8 @@ pub fn write_with_files<Body: RequestInput, Input: Send + 'static>(
     handler: impl HandlerOf<Input>,
 ) -> RouteEndpoint {
     let access = KeyAccess { body_max_bytes: body::MESSAGE_BODY_MAX_BYTES, ..KeyAccess::new(scope) };
-    let spec = perform::Write { pattern: AccessPattern::ByKey, ..perform::Write::new(access) };
+    let (pattern, takes_turns) = (AccessPattern::ByKey, false);
+    let spec = perform::Write { pattern, takes_turns, ..perform::Write::new(access) };
     prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::Body(types::body::<Body>))
 }
 

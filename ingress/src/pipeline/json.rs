@@ -387,7 +387,7 @@ mod tests {
     #[allow(dead_code)]
     struct Body {
         name: String,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::pipeline::or_default")]
         steps: Vec<Step>,
         #[serde(default)]
         note: Patch<String>,
@@ -440,6 +440,14 @@ mod tests {
         assert_eq!(patch(r#"{"name":"a"}"#), Patch::Absent);
         assert_eq!(patch(r#"{"name":"a","note":null}"#), Patch::Null);
         assert_eq!(patch(r#"{"name":"a","note":"x"}"#), Patch::Value("x".to_owned()));
+    }
+
+    #[rstest]
+    #[case(r#"{"name":"a"}"#)]
+    #[case(r#"{"name":"a","steps":null}"#)]
+    fn null_leaves_a_field_at_its_default(#[case] body: &str) {
+        let read = decode::<Body>(parse(body.as_bytes()).unwrap()).unwrap();
+        assert!(read.steps.is_empty());
     }
 
     proptest! {

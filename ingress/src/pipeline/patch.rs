@@ -46,6 +46,17 @@ impl<'de> Deserialize<'de> for GivenTime {
     }
 }
 
+/// Reads a field of a body that is at its default when it is null, as when it is left out. Goes with `#[serde(default)]`, and with
+/// `#[schemars(with = "Option<T>")]` for the document.
+///
+/// # Errors
+/// If it is neither null nor a `T`.
+pub(crate) fn or_default<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
 /// A field of a PATCH: left out, cleared by `null`, or set. Needs `#[serde(default)]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, JsonSchema)]
 #[schemars(inline, with = "Option<T>", description = "")]

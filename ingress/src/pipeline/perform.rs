@@ -31,6 +31,7 @@ use super::{
     reply::ApiReply,
     request_log::RefusalReason,
     route::KeyAccess,
+    shares::Share,
     tenant::{self, TenantClaim},
     transaction::{self, Tx},
 };
@@ -59,12 +60,15 @@ pub(super) struct Write {
     pub reads_ahead: bool,
     /// True if the handler may ask for work outside the transaction.
     pub has_work: bool,
+    /// True if it may wait for rows that another transaction of its tenant holds for long, as an import.
+    pub takes_turns: bool,
 }
 
 impl Write {
     /// A write that is answered at once.
     pub fn new(access: KeyAccess) -> Self {
-        Self { access, later: None, pattern: AccessPattern::Scan, reads_ahead: false, has_work: false }
+        let (pattern, reads_ahead, has_work) = (AccessPattern::Scan, false, false);
+        Self { access, later: None, pattern, reads_ahead, has_work, takes_turns: true }
     }
 }
 
@@ -235,6 +239,7 @@ impl WriteRequest {
                 drop(permit.take());
                 permit = STORE_MESSAGES.acquire(weight, &caller.product).await;
             }
+            let turns = self.take_turns(tenant).await?;
             let mut tx = transaction::begin_write(ingress, spec.pattern, tenant).await?;
             if let Some(key) = &self.key {
                 let named = spec.access.in_tenant.then_some(tenant);
@@ -250,6 +255,7 @@ impl WriteRequest {
                     }
                     Ok(KeyClaim::Waiting(reference)) => {
                         tx.commit().await?;
+                        drop((turns, permit.take()));
                         return Ok(replayed(self.answer_later(tenant, reference, false).await));
                     }
                 }
@@ -271,6 +277,7 @@ impl WriteRequest {
             deferred = after;
             if spec.has_work && deferred.is_queued() {
                 tx.rollback().await?;
+                drop(turns);
                 deferred.run_queued().await?;
                 continue;
             }
@@ -284,7 +291,7 @@ impl WriteRequest {
             }
             announce(ingress, announcements);
             // After the commit, which may wait for the disk: until then the connection holds what it sent.
-            drop(permit.take());
+            drop((turns, permit.take()));
             return match reply.later {
                 Some(reference) => self.answer_later(tenant, reference, true).await.map(IntoResponse::into_response),
                 None => Ok(reply.into_response()),
@@ -303,6 +310,21 @@ impl WriteRequest {
             self.ingress.admissions.find_tenant(&self.caller, &claim).await?
         };
         tenant::check(found, &self.caller, &claim).inspect(|tenant| self.seen.set_id(*tenant))
+    }
+
+    /// Waits until less than the tenant's share of the connections are its writes'; above tenants, the product's. An import waits for the
+    /// imports' part of that first.
+    async fn take_turns(&self, tenant: Uuid) -> Result<Vec<Share>, ApiError> {
+        let (ingress, spec) = (&self.ingress, &self.spec);
+        let owner = if tenant.is_nil() { self.caller.product.clone() } else { tenant.to_string() };
+        let mut turns = Vec::new();
+        if spec.access.body_max_bytes == body::IMPORT_BODY_MAX_BYTES {
+            turns.push(ingress.import_turns.take_turn(&owner).await?);
+        }
+        if spec.takes_turns {
+            turns.push(ingress.write_turns.take_turn(&owner).await?);
+        }
+        Ok(turns)
     }
 
     /// For an answer after the commit: the lease of this request. One that does not wait takes none: a repeat may wait at once.

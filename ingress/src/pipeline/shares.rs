@@ -4,9 +4,15 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::ApiError;
+
+/// Longest wait of a request for its turn. Then: 503, with `Retry-After`.
+const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// The permits. An owner is a product, or what stands for one.
 #[derive(Debug)]
@@ -53,6 +59,14 @@ impl Shares {
                 return Share { own, all };
             }
         }
+    }
+
+    /// Waits for one permit: a request that waits here holds no connection.
+    ///
+    /// # Errors
+    /// 503 `unavailable` when its turn does not come.
+    pub async fn take_turn(&self, owner: &str) -> Result<Share, ApiError> {
+        tokio::time::timeout(TURN_MAX, self.take(owner, 1)).await.map_err(|_| ApiError::unavailable())
     }
 
     fn of(&self, owner: &str) -> Arc<Semaphore> {

@@ -2,6 +2,7 @@
 
 pub mod health;
 pub mod hooks;
+pub(crate) mod link;
 pub(crate) mod rate;
 pub mod tracking;
 pub(crate) mod unsubscribe;

@@ -333,6 +333,12 @@ async fn what_is_hidden_follows_from_no_other_answer() {
     assert_eq!(facts["opened"], json!({"count": 50, "rate": 0.5}));
     assert_eq!(facts["opened_human"], json!({"count": "withheld", "rate": null}));
     assert_eq!(facts["clicked_human"], json!({"count": 20, "rate": 0.2}));
+    // Of 93 delivered, three are not confirmed.
+    const CONFIRMED: &str = "update batches set delivered = 93, confirmed = 90 where tenant_id = $1";
+    run(&pilot.edge, pilot.tenant, &[CONFIRMED]).await;
+    let facts = pilot.call("campaign_performance", json!({"campaign_id": launched})).await.unwrap()["facts"].clone();
+    assert_eq!(facts["delivered"], json!({"count": 93, "rate": 0.93}));
+    assert_eq!(facts["delivered_confirmed"], json!({"count": "withheld", "rate": null}));
 }
 
 #[tokio::test]

@@ -211,6 +211,17 @@ impl Edge {
         assert_eq!(self.count(written).await, calls, "calls in the log");
     }
 
+    /// How many rows this statement looks at in vain, with these parameters in their order, each as SQL.
+    pub async fn rows_in_vain(&self, statement: &str, parameters: &[&str]) -> f64 {
+        let mut statement = statement.to_owned();
+        for (at, parameter) in parameters.iter().enumerate().rev() {
+            statement = statement.replace(&format!("${}", at + 1), parameter);
+        }
+        let explain = AssertSqlSafe(format!("explain (analyze, format json)\n{statement}"));
+        let plan: Value = sqlx::query_scalar(explain).fetch_one(&self.pool).await.unwrap();
+        stage_rig::rows_in_vain(&plan)
+    }
+
     /// One number from the database.
     pub async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()

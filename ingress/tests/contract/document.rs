@@ -164,3 +164,63 @@ fn every_schema_compiles_and_every_example_is_valid() {
         }
     }
 }
+
+/// What may be left out of a body and is never null: a template has each of these, and the properties are shown in answers, too.
+const NEVER_NULL: [&str; 5] = [
+    "createSequence.exit_on_event.properties",
+    "updateSequenceTrigger.exit_on_event.properties",
+    "updateTemplate.name",
+    "updateTemplate.status",
+    "updateTemplate.subject",
+];
+
+fn admits_null(schema: &'static Value) -> bool {
+    let schema = CONTRACT.resolve(schema);
+    match (&schema["type"], schema["anyOf"].as_array()) {
+        (Value::Array(kinds), _) => kinds.iter().any(|kind| kind == "null"),
+        (Value::Null, Some(alternatives)) => alternatives.iter().any(admits_null),
+        (Value::Null, None) => true,
+        (kind, _) => kind == "null",
+    }
+}
+
+/// Fields of a schema, at any depth, that may be left out and not be null.
+fn find_never_null(
+    place: &str,
+    schema: &'static Value,
+    seen: &mut BTreeSet<*const Value>,
+    found: &mut BTreeSet<String>,
+) {
+    let schema = CONTRACT.resolve(schema);
+    if !seen.insert(std::ptr::from_ref(schema)) {
+        return;
+    }
+    for kind in ["anyOf", "oneOf", "allOf"] {
+        for alternative in schema[kind].as_array().into_iter().flatten() {
+            find_never_null(place, alternative, seen, found);
+        }
+    }
+    if schema["items"].is_object() {
+        find_never_null(&format!("{place}[]"), &schema["items"], seen, found);
+    }
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let place = format!("{place}.{name}");
+        if !required.contains(&name.as_str()) && !admits_null(field) {
+            found.insert(place.clone());
+        }
+        find_never_null(&place, field, seen, found);
+    }
+}
+
+#[test]
+fn what_may_be_left_out_of_a_body_may_be_null() {
+    let mut found = BTreeSet::new();
+    for (_, _, operation) in operations() {
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+        let place = operation["operationId"].as_str().unwrap_or_default();
+        find_never_null(place, body, &mut BTreeSet::new(), &mut found);
+    }
+    let never_null: BTreeSet<String> = NEVER_NULL.into_iter().map(str::to_owned).collect();
+    assert_eq!(found, never_null);
+}

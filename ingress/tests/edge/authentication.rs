@@ -254,6 +254,23 @@ async fn what_is_kept_for_a_while_is_swept_and_no_sooner() {
 }
 
 #[tokio::test]
+async fn an_expired_key_that_is_being_claimed_anew_stays() {
+    let edge = Edge::start().await;
+    sqlx::query(
+        "insert into idempotency_keys (key_id, idempotency_key, fingerprint, locked_until, created_at)
+         values (gen_random_uuid(), 'k', sha256(''), now(), now() - interval '2 days')",
+    )
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let mut claim = edge.pool.begin().await.unwrap();
+    sqlx::query("update idempotency_keys set created_at = now()").execute(&mut *claim).await.unwrap();
+    ingress::pipeline::auth::sweep::sweep(&edge.ingress.pool).await.unwrap();
+    claim.commit().await.unwrap();
+    assert_eq!(edge.count("select count(*) from idempotency_keys").await, 1);
+}
+
+#[tokio::test]
 async fn what_is_swept_goes_in_slices() {
     let edge = Edge::start().await;
     let tables = [

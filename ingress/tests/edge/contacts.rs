@@ -1,6 +1,7 @@
 //! `/v1/contacts`
 
 use http::Method;
+use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -18,6 +19,39 @@ async fn show(client: &Client, id: &str) -> Value {
 
 fn addresses(answer: &Answer) -> Vec<&str> {
     answer.body["contacts"].as_array().unwrap().iter().map(|contact| contact["email"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn null_is_as_good_as_left_out() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let body = json!({"email": "ann@example.com", "tags": null, "lists": null, "require_verification": null});
+    let id = make(&client, body).await;
+    let list = client.post("/v1/audiences", json!({"kind": "list", "name": "News"})).await.text("audience_id");
+    let members = format!("/v1/audiences/{list}/members");
+    let field = json!({"key": "born", "label": "Born", "type": "date"});
+    assert_eq!(client.post("/v1/fields", field).await.status, 201);
+    let imported =
+        json!({"csv": "email\nbob@example.com", "operation": null, "compliance": null, "start_sequences": null});
+    let trigger = json!({"field": "born", "offset_days": null, "yearly": null, "at": null});
+    let sequence =
+        json!({"name": "S", "steps": [{"step_type": "wait"}], "trigger_type": "field_date", "trigger_config": trigger});
+    for (path, body) in [
+        ("/v1/imports", imported),
+        (members.as_str(), json!({"add": [id], "remove": null})),
+        ("/v1/exports/contacts/links", json!({"format": null})),
+        ("/v1/sequences", sequence),
+        ("/v1/suppressions", json!({"email": "eve@example.com"})),
+    ] {
+        let answer = client.post(path, body).await;
+        assert!(answer.status.is_success(), "{path}: {}", answer.body);
+    }
+    let hours = json!({"quiet_hours": {"from": "21:00", "to": "08:00", "time_zone": null, "applies_to": null}});
+    assert_eq!(client.patch("/v1/tenant", hours).await.status, 200);
+    let lifted = client.delete("/v1/suppressions", json!({"email": "eve@example.com", "confirm": null})).await;
+    assert_eq!(lifted.status, 200, "{}", lifted.body);
+    let removed = client.delete(&format!("/v1/contacts/{id}"), json!({"erase": null})).await;
+    assert_eq!((removed.status.as_u16(), &removed.body["status"]), (200, &json!("archived")), "{}", removed.body);
 }
 
 #[tokio::test]
@@ -211,6 +245,37 @@ async fn an_erased_person_is_nowhere_and_stays_suppressed() {
     assert_eq!(client.delete(&format!("/v1/contacts/{again}"), json!({})).await.refusal(), (404, "contact_not_found"));
 }
 
+/// How a contact opted out before it was erased.
+#[rstest]
+#[case::by_the_product("update contacts set marketing_status = 'unsubscribed'", Some("unsubscribe"))]
+#[case::of_a_topic(
+    "with topic as (
+         insert into audiences (tenant_id, id, kind, name, public_name)
+         select tenant_id, gen_random_uuid(), 'list', 'News', 'News' from contacts returning tenant_id, id
+     )
+     insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
+     select c.tenant_id, t.id, c.id, gen_random_uuid() from contacts c join topic t on t.tenant_id = c.tenant_id",
+    Some("unsubscribe")
+)]
+#[case::not_at_all("update contacts set marketing_status = 'subscribed'", None)]
+#[tokio::test]
+async fn an_opt_out_outlives_the_erased_contact(#[case] opt_out: &'static str, #[case] reason: Option<&str>) {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let id = make(&client, json!({"email": "ann@example.com"})).await;
+    sqlx::query(opt_out).execute(&edge.pool).await.unwrap();
+    let erased = client.delete(&format!("/v1/contacts/{id}"), json!({"erase": true})).await;
+    assert_eq!(erased.status, 200, "{}", erased.body);
+    client.post("/v1/imports", json!({"csv": "email\nann@example.com\n"})).await;
+    let made: Value = client.get("/v1/contacts").await.body["contacts"][0].clone();
+    assert_eq!(made["email"], "ann@example.com");
+    assert_eq!(made["suppression"]["reason"].as_str(), reason, "{made}");
+    let withheld =
+        "select count(*) from contacts c cross join lateral recipient_eligibility(c.tenant_id, array[c.id]) e
+                    where e.unsubscribed and not e.suppressed_all";
+    assert_eq!(edge.count(withheld).await, i64::from(reason.is_some()), "marketing, and nothing else");
+}
+
 #[tokio::test]
 async fn what_comes_in_while_an_erasure_waits_for_the_contact_is_erased_too() {
     let edge = Edge::start().await;
@@ -341,6 +406,33 @@ async fn an_erased_address_stands_in_no_table_but_that_of_suppressions() {
 }
 
 #[tokio::test]
+async fn an_erasure_leaves_the_answers_of_longer_addresses() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let mut paths = Vec::new();
+    for email in ["info@shop.example", "my.info@shop.example", "myinfo@shop.example", "info@shop.example.com"] {
+        paths.push(format!("/v1/contacts/{}", make(&client, json!({"email": email})).await));
+    }
+    let change = async |path: &str| {
+        client
+            .write(Method::PATCH, path, json!({"company": "Acme"}), &[("Idempotency-Key", path)])
+            .await
+            .status
+            .as_u16()
+    };
+    for path in &paths {
+        assert_eq!(change(path.as_str()).await, 200, "{path}");
+    }
+    assert_eq!(client.delete(&paths[0], json!({"erase": true})).await.status, 200);
+    edge.finish_erasures().await;
+    let mut replayed = Vec::new();
+    for path in &paths {
+        replayed.push(change(path.as_str()).await);
+    }
+    assert_eq!(replayed, [422, 200, 200, 200]);
+}
+
+#[tokio::test]
 async fn an_erasure_takes_as_many_slices_as_there_is_to_look_through() {
     let edge = Edge::start().await;
     let client = edge.client().await;
@@ -412,6 +504,10 @@ async fn leave_more_traces(edge: &Edge, client: &Client, contact: &str) {
          from sends where $2::text is not null",
         "insert into captured_mails (tenant_id, send_id, source, is_cut)
          select $1, $3, convert_to('To: ann@example.com', 'UTF8'), false where $2::text is not null",
+        "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head, outcome, due_at)
+         select $1, gen_random_uuid(), $3, 'return_path', true, 40,
+                convert_to('Final-Recipient: rfc822; ann@example.com', 'UTF8'), 'given_up', null
+         where $2::text is not null",
         "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
          select $1, gen_random_uuid(), $3, 'postmark', 'x', '', convert_to('{\"Email\": \"Ann@Example.com\"}', 'UTF8'), null, 'handled'
          where $2::text is not null",
@@ -510,6 +606,10 @@ async fn lists_are_filtered_paged_and_newest_first() {
     assert_eq!(addresses(&client.get("/v1/contacts?status=archived").await).len(), 0);
     assert_eq!(addresses(&client.get("/v1/contacts?updated_since=2999-01-01T00:00:00Z").await).len(), 0);
     assert_eq!(addresses(&client.get("/v1/contacts?updated_since=2001-01-01T00:00:00Z").await).len(), 6);
+    for (since, found) in [("2999", 0), ("2001", 5)] {
+        let path = format!("/v1/contacts?tag_id={tag}&updated_since={since}-01-01T00:00:00Z");
+        assert_eq!(addresses(&client.get(&path).await).len(), found);
+    }
     // A change has the time at which its transaction began: those of ten minutes before come again.
     for (age, found) in [("interval '9 minutes'", 6), ("interval '11 minutes'", 0)] {
         let aged = format!("update contacts set updated_at = now() - {age}");

@@ -343,9 +343,10 @@ async fn the_audit_log_is_filtered_and_names_no_operator() {
 /// A request of transactional mail, received so many days ago, with the id of a time so many days ahead: mail that is scheduled has one.
 async fn with_request(edge: &Edge, client: &Client, product: &str, state: &str, ago: i32, ahead: i32) -> Uuid {
     sqlx::query_scalar(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, state, received_at)
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, received_at, announce_after)
          values ($1, (left(first_id_at(now() + make_interval(days => $5))::text, 24) || right(gen_random_uuid()::text, 12))::uuid,
-                 $2, 'production', 'transactional', $6, $3, now() - make_interval(days => $4))
+                 $2, 'production', 'transactional', $6, $3, now() - make_interval(days => $4),
+                 case when $3 = 'accepted' then now() end)
          returning id",
     )
     .bind(client.tenant)

@@ -1,6 +1,6 @@
 //! `/v1/imports`
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -351,6 +351,25 @@ async fn imports_of_the_same_people_at_once_agree() {
     assert_eq!(created, 500);
     assert_eq!(edge.count("select count(*) from contacts").await, 500);
     assert_eq!(edge.count("select count(*) from audience_members").await, 500);
+}
+
+#[tokio::test]
+async fn imports_leave_their_tenant_a_turn_for_its_other_writes() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    import(&client, "upsert", "email\nann@example.com\n").await;
+    let mut lock = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for no key update").execute(&mut *lock).await.unwrap();
+    let imports =
+        futures::future::join_all((0..5).map(|_| import(&client, "upsert", "email,first_name\nann@example.com,Ann\n")));
+    let others = async {
+        edge.until_waiting(3).await;
+        let suppression = json!({"email": "bob@example.com", "reason": "manual"});
+        let made = tokio::time::timeout(Duration::from_secs(8), client.post("/v1/suppressions", suppression)).await;
+        lock.rollback().await.unwrap();
+        assert!(made.unwrap().status.is_success());
+    };
+    tokio::join!(imports, others);
 }
 
 /// Bad rows take as long to read as good ones, and Postgres has nothing to do for them.

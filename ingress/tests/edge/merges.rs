@@ -6,7 +6,7 @@ use ledger::suppressions::{self, NewSuppression, SuppressionReason};
 use schemas::Environment;
 use serde_json::{Value, json};
 
-use crate::common::{Client, Edge, PRODUCT};
+use crate::common::{Client, Edge, PRODUCT, settings};
 
 async fn make(client: &Client, body: Value) -> String {
     client.post("/v1/contacts", body).await.text("contact_id")
@@ -243,7 +243,8 @@ async fn a_merge_enters_no_segment_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_that_waited_for_a_merge_write_to_the_survivor() {
-    let edge = Edge::start().await;
+    // A tenant's writes have half of them.
+    let edge = Edge::with_connections(settings(), 12).await;
     let client = edge.client().await;
     let ann = make(&client, json!({"email": "ann@example.com"})).await;
     let other = make(&client, json!({"email": "ann@work.example"})).await;

@@ -211,3 +211,28 @@ async fn every_answered_call_is_in_the_log_when_the_process_has_stopped() {
     serving.finished().await;
     assert_eq!(edge.count("select count(*) from request_log").await, 3);
 }
+
+#[tokio::test]
+async fn few_requests_of_a_kind_or_state_are_found_by_an_index() {
+    let edge = Edge::start().await;
+    let tenant = edge.client().await.tenant;
+    // The oldest three are launches, the next three wait.
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, announce_after, received_at)
+         select $1, gen_random_uuid(), 'crm', 'production', case when n <= 3 then 'campaign-launch' else 'transactional' end, '{}',
+                case when n between 4 and 6 then 'accepted' else 'handled' end,
+                case when n between 4 and 6 then now() + interval '1 hour' end, now() - interval '1 day' + make_interval(secs => n)
+         from generate_series(1, 5000) n",
+    )
+    .bind(tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    sqlx::query("analyze requests").execute(&edge.pool).await.unwrap();
+    let tenant = format!("'{tenant}'");
+    for (kind, state) in [("'campaign-launch'", "null"), ("null", "'accepted'"), ("null", "'rejected'")] {
+        let parameters = [tenant.as_str(), "'crm'", "'production'", kind, state, "null", "null", "null", "null", "51"];
+        let in_vain = edge.rows_in_vain(include_str!("../../queries/requests.sql"), &parameters).await;
+        assert!(in_vain < 500.0, "{kind} {state}: {in_vain} rows were looked at in vain");
+    }
+}

@@ -155,3 +155,27 @@ async fn a_suppression_waits_for_a_fence_that_holds_the_contact() {
     fence.commit().await.unwrap();
     assert_eq!(writing.await.unwrap(), 201);
 }
+
+#[tokio::test]
+async fn few_suppressions_of_a_reason_or_scope_are_found_by_an_index() {
+    let edge = Edge::start().await;
+    let tenant = edge.client().await.tenant;
+    // The oldest three were made by a person.
+    sqlx::query(
+        "insert into suppressions (tenant_id, id, address, reason, scope, source, created_at)
+         select $1, gen_random_uuid(), 'p' || n || '@example.com', case when n <= 3 then 'manual' else 'hard_bounce' end,
+                case when n <= 3 then 'marketing' else 'all' end, 'api', now() - interval '1 day' + make_interval(secs => n)
+         from generate_series(1, 5000) n",
+    )
+    .bind(tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    sqlx::query("analyze suppressions").execute(&edge.pool).await.unwrap();
+    let tenant = format!("'{tenant}'");
+    for (reason, scope) in [("'manual'", "null"), ("null", "'marketing'")] {
+        let parameters = [tenant.as_str(), "null", reason, scope, "null", "null", "51"];
+        let in_vain = edge.rows_in_vain(include_str!("../../queries/suppressions.sql"), &parameters).await;
+        assert!(in_vain < 500.0, "{reason} {scope}: {in_vain} rows were looked at in vain");
+    }
+}

@@ -1,8 +1,11 @@
 //! `POST /v1/contacts/batch`, and `POST /v1/contacts` by both keys.
 
+use std::time::Duration;
+
+use schemas::Environment;
 use serde_json::{Value, json};
 
-use crate::common::{Client, Edge};
+use crate::common::{Client, Edge, PRODUCT};
 
 async fn upsert(client: &Client, contacts: Value) -> Value {
     let answer = client.post("/v1/contacts/batch", json!({"contacts": contacts})).await;
@@ -261,4 +264,25 @@ async fn an_opt_out_counts_for_a_contact_that_is_kept() {
     let kept = contact(&client, "email=ann@example.com").await;
     assert_eq!((&kept["status"], &kept["marketing_status"]), (&json!("active"), &json!("unsubscribed")));
     assert_eq!(kept["first_name"], "Ann");
+}
+
+#[tokio::test]
+async fn writes_that_wait_for_their_tenants_rows_leave_connections_to_others() {
+    let edge = Edge::start().await;
+    let (busy, other) = (edge.client().await, edge.client_for(PRODUCT, Environment::Production, "tenant-2").await);
+    upsert(&busy, json!([{"email": "ann@example.com"}])).await;
+    let mut import = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts for no key update").execute(&mut *import).await.unwrap();
+    let changed = json!({"email": "ann@example.com", "first_name": "Ann"});
+    let waiting = futures::future::join_all((0..10).map(|_| busy.post("/v1/contacts", changed.clone())));
+    let others = async {
+        edge.until_waiting(4).await;
+        let made = other.post("/v1/contacts", json!({"email": "ann@example.com"}));
+        let made = tokio::time::timeout(Duration::from_secs(8), made).await;
+        import.rollback().await.unwrap();
+        made.unwrap().status.as_u16()
+    };
+    let (changed, made) = tokio::join!(waiting, others);
+    assert_eq!(made, 201);
+    assert!(changed.iter().all(|answer| answer.status.is_success()));
 }

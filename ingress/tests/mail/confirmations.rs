@@ -182,7 +182,7 @@ async fn a_link_of_another_kind_or_tenant_confirms_nobody() {
 }
 
 #[tokio::test]
-async fn an_erased_person_is_not_confirmed_and_leaves_no_confirmation() {
+async fn an_erased_person_is_not_confirmed_and_leaves_the_number_of_mails() {
     let person = SignedUp::start().await;
     let erased = person.ready.client.delete(&format!("/v1/contacts/{}", person.contact), json!({"erase": true})).await;
     assert_eq!(erased.status, 200, "{}", erased.body);
@@ -190,8 +190,42 @@ async fn an_erased_person_is_not_confirmed_and_leaves_no_confirmation() {
         assert_eq!(person.ready.client.ask(method, &person.path(), "confirm=yes").await.status, 404);
     }
     let edge = &person.ready.edge;
-    assert_eq!(edge.count("select count(*) from confirmations").await, 0);
+    let left: Value = sqlx::query_scalar("select jsonb_strip_nulls(to_jsonb(f)) from confirmations f")
+        .fetch_one(&edge.pool)
+        .await
+        .unwrap();
+    assert_eq!((&left["mails"], &left["state"], &left["due_at"]), (&json!(1), &json!("withdrawn"), &Value::Null));
+    assert!(left["send_id"].is_null() && left["sign_up"].is_null() && left["proof"].is_null(), "{left}");
     assert_eq!(edge.count("select count(*) from requests where state = 'accepted'").await, 0, "nor a mail on its way");
+}
+
+#[tokio::test]
+async fn an_erasure_gives_an_address_no_more_confirmation_mails() {
+    let person = SignedUp::start().await;
+    let (client, edge) = (&person.ready.client, &person.ready.edge);
+    let (mut contact, mails) = (person.contact.to_string(), "select count(*) from requests");
+    for round in 1..=2 {
+        let erased = client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
+        assert_eq!(erased.status, 200, "{}", erased.body);
+        let made = client.post("/v1/contacts", json!({"email": "ann@example.com", "require_verification": true})).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+        contact = made.text("contact_id");
+        sweep(&person.ready).await;
+        assert_eq!(edge.count(mails).await, 1, "round {round}: a mail within the gap");
+        let again = client.post(&format!("/v1/contacts/{contact}/confirmation"), json!({})).await;
+        assert_eq!(again.refusal(), (429, "confirmation_rate_exceeded"));
+        let shown = client.get(&format!("/v1/contacts/{contact}")).await.body["contact"]["confirmation"].clone();
+        assert_eq!((&shown["state"], &shown["sent_at"]), (&json!("pending"), &Value::Null), "no mail was to this one");
+    }
+    let pass = "update confirmations set last_mail_at = last_mail_at - interval '13 hours', due_at = due_at - interval '13 hours'";
+    sqlx::query(pass).execute(&edge.pool).await.unwrap();
+    assert_eq!(
+        (sweep(&person.ready).await, edge.count(mails).await),
+        (1, 2),
+        "the sign-up is mailed when the gap is over"
+    );
+    let total = "select max(mails)::bigint from confirmations";
+    assert_eq!(edge.count(total).await, 2);
 }
 
 #[tokio::test]

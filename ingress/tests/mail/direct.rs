@@ -2,7 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use async_nats::{HeaderMap, jetstream};
+use async_nats::{
+    HeaderMap,
+    jetstream::{
+        self,
+        consumer::{FromConsumer, pull},
+    },
+};
 use futures::StreamExt;
 use ingress::Serving;
 use rstest::rstest;
@@ -173,7 +179,6 @@ async fn every_kind_is_carried_out_and_a_plain_request_gets_the_streams_own_answ
 #[case::message("message", json!({"sender_id": Uuid::nil(), "to": [{"email": "ann@example.com"}], "subject": "S", "html": "H", "message_class": "business"}), "domain_not_verified", "")]
 #[case::launch("campaign-launch", json!({"id": Uuid::nil()}), "campaign_not_found", "")]
 #[case::unknown_field("contact", json!({"email": "ann@example.com", "colour": "red"}), "validation_failed", "colour unknown_field")]
-#[case::unknown_kind("postcard", json!({}), "unknown_kind", "")]
 #[tokio::test]
 async fn what_is_refused_is_a_dead_letter_and_an_event_with_the_codes_of_http(
     #[case] kind: &str,
@@ -525,6 +530,31 @@ async fn a_product_at_its_limit_keeps_no_other_from_being_heard() {
     let publisher = Publisher::of(ready).await;
     publisher.settled().await;
     assert_eq!(publisher.count("select count(*) from contacts where address = 'bob@example.com'").await, 1);
+}
+
+#[tokio::test]
+async fn a_request_of_a_kind_that_only_a_newer_process_knows_is_left_to_it() {
+    let publisher = Publisher::new().await;
+    let bus = &publisher.ready.edge.ingress.bus;
+    let requests = bus.stream(stream::REQUESTS).await.unwrap().unwrap();
+    // The newer process gives the consumer, which all share, its subject.
+    let deadline = tokio::time::Instant::now() + WITHIN;
+    let mut config = loop {
+        if let Ok(info) = requests.consumer_info("ingress-prompt").await {
+            break pull::Config::try_from_consumer_config(info.config).unwrap();
+        }
+        assert!(tokio::time::Instant::now() < deadline, "the consumer is made");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    config.filter_subjects.push(bus.prefixed("mail.v1.request.*.*.postcard"));
+    requests.create_consumer(config).await.unwrap();
+    publisher.publish("postcard", json!({"product_tenant_id": TENANT}), "m-1").await;
+    while requests.consumer_info("ingress-prompt").await.map_or(0, |info| info.num_redelivered) == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "never offered again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(publisher.rejections().await.is_empty());
+    assert_eq!((publisher.held(stream::REQUESTS).await, publisher.held(stream::DEAD).await), (1, 0));
 }
 
 #[tokio::test]

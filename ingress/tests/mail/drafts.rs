@@ -270,3 +270,36 @@ async fn a_deleted_draft_is_gone_with_its_variants() {
     assert_eq!(ready.edge.count("select count(*) from campaign_variants").await, 0);
     assert_eq!(ready.edge.count("select count(*) from audit_log where action = 'campaign.deleted'").await, 1);
 }
+
+#[tokio::test]
+async fn what_a_draft_no_longer_says_is_not_kept() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({"body_html": "<p>Of the template</p>"})).await;
+    let variants = json!([{"name": "Plain", "weight": 1}, {"name": "Loud", "weight": 1, "subject": "LOUD"}]);
+    let campaign = ready.campaign(json!({"body_html": "<p>First</p>", "variants": variants})).await;
+    let path = format!("/v1/campaigns/{campaign}");
+    let change = async |body: Value| {
+        let changed = ready.client.patch(&path, body).await;
+        assert_eq!(changed.status, 200, "{}", changed.body);
+    };
+    let kept = async || {
+        let bodies: Vec<String> = sqlx::query_scalar(
+            "select distinct substring(body_html from 'First|Second|Of the template') as body from contents
+             where body_html ~ 'First|Second|Of the template' order by body",
+        )
+        .fetch_all(&ready.edge.pool)
+        .await
+        .unwrap();
+        bodies
+    };
+    change(json!({"body_html": "<p>Second</p>"})).await;
+    assert_eq!(kept().await, ["Of the template", "Second"]);
+    change(json!({"name": "Another name"})).await;
+    assert_eq!(kept().await, ["Of the template", "Second"], "it says what it said");
+    change(json!({"template_id": template, "subject": null, "body_html": null, "variants": null})).await;
+    assert_eq!(kept().await, ["Of the template"]);
+    change(json!({"template_id": null, "subject": "Own", "body_html": "<p>First</p>"})).await;
+    assert_eq!(kept().await, ["First", "Of the template"], "a version of a template stays");
+    assert_eq!(ready.client.delete(&path, json!({})).await.status, 200);
+    assert_eq!(kept().await, ["Of the template"]);
+}

@@ -563,3 +563,23 @@ async fn a_scheduled_campaign_goes_back_to_draft_and_is_launched_anew() {
     let refused = ready.client.patch(&path, json!({"status": "draft"})).await;
     assert_eq!(refused.refusal(), (409, "campaign_already_sending"));
 }
+
+#[tokio::test]
+async fn a_scheduled_campaign_whose_launch_was_rejected_is_launched_anew() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}");
+    let at = (Utc::now() + TimeDelta::hours(2)).to_rfc3339();
+    launch(&ready, &id, json!({"schedule_for": at})).await;
+    sqlx::query("update requests set state = 'rejected', outcome = 'ledger', announce_after = null")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let later = (Utc::now() + TimeDelta::hours(3)).to_rfc3339();
+    let moved = ready.client.patch(&path, json!({"schedule_for": later})).await;
+    assert_eq!(moved.refusal(), (409, "campaign_already_scheduled"));
+    let back = ready.client.patch(&path, json!({"status": "draft"})).await;
+    assert_eq!((back.status.as_u16(), &back.body["status"]), (200, &json!("draft")), "{}", back.body);
+    assert_eq!(launch(&ready, &id, json!({})).await.status, 202);
+    assert_eq!(ready.edge.count("select count(*) from requests where state = 'accepted'").await, 1);
+}

@@ -285,6 +285,23 @@ async fn waiting_holds_no_connection() {
     assert!(posts.iter().all(|answer| answer.refusal() == (504, "dispatch_pending")));
 }
 
+#[tokio::test]
+async fn repeats_that_wait_for_an_outcome_leave_their_tenants_turns_to_others() {
+    let world = World::waiting(Duration::from_secs(4)).await;
+    let (keys, body) = ((0..8).map(|number| format!("k-{number}")).collect::<Vec<_>>(), world.body(json!({})));
+    let post = || futures::future::join_all(keys.iter().map(|key| world.client.post_once(key, PATH, body.clone())));
+    assert!(post().await.iter().all(|answer| answer.refusal() == (504, "dispatch_pending")));
+    let upsert = async {
+        // By now they wait.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.client.post("/v1/contacts", json!({"email": "bob@example.com"})).await
+    };
+    tokio::select! {
+        answers = post() => panic!("the repeats ended first: {answers:?}"),
+        made = upsert => assert_eq!(made.status, 201),
+    }
+}
+
 #[rstest]
 #[case::no_sender(json!({"sender_id": null}), 400, "validation_failed")]
 #[case::unknown_sender(json!({"sender_id": Uuid::max().to_string()}), 403, "domain_not_verified")]
@@ -452,6 +469,10 @@ async fn the_hourly_limit_counts_messages_and_is_exact_over_processes() {
         .unwrap();
     assert_eq!(world.post(two).await.status, 504);
     assert_eq!(world.edge.count("select count(*) from messages").await, 4, "a refused message leaves nothing");
+    // The clock of the database is set back.
+    let ahead = "update messages set created_at = now() + interval '1 hour'";
+    sqlx::query(ahead).execute(&world.edge.pool).await.unwrap();
+    assert_eq!(world.post(json!({})).await.status, 504, "what lies ahead is not of the last hour");
 }
 
 #[tokio::test]
@@ -473,6 +494,31 @@ async fn a_message_over_the_quota_is_refused_with_when_it_resets() {
     assert!(!refused.header("retry-after").is_empty());
     assert_eq!(world.edge.count("select count(*) from messages").await, 0);
     assert_eq!(world.post(json!({})).await.status, 504);
+}
+
+#[tokio::test]
+async fn a_message_that_the_quota_stops_at_its_turn_is_a_429_that_asks_for_no_repeat() {
+    let world = World::waiting(SHORT).await;
+    let body = world.body(json!({}));
+    assert_eq!(world.client.post_once("k-1", PATH, body.clone()).await.refusal(), (504, "dispatch_pending"));
+    let id = world.decide(&["skipped"]).await;
+    sqlx::query("update sends set reason = 'quota_exceeded'").execute(&world.edge.pool).await.unwrap();
+    let refused = world.client.post_once("k-1", PATH, body).await;
+    assert_eq!((refused.refusal(), refused.text("message_id")), ((429, "send_quota_exceeded"), id.to_string()));
+    assert_eq!(refused.headers.get("retry-after"), None);
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_is_final_until_evidence_comes() {
+    let world = World::waiting(SHORT).await;
+    let body = world.body(json!({}));
+    let post = || world.client.post_once("k-1", PATH, body.clone());
+    assert_eq!(post().await.refusal(), (504, "dispatch_pending"));
+    world.decide(&["unknown"]).await;
+    let unknown = post().await;
+    assert_eq!((unknown.refusal(), unknown.headers.get("retry-after")), ((504, "outcome_unknown"), None));
+    sqlx::query("update sends set state = 'sent'").execute(&world.edge.pool).await.unwrap();
+    assert_eq!(post().await.status, 200);
 }
 
 #[tokio::test]
@@ -534,6 +580,8 @@ async fn a_scheduled_message_waits_with_its_attachments_until_cancelled() {
     let path = format!("/v1/sends/{}", sends[1]["send_id"].as_str().unwrap());
     let read = world.client.get(&path).await.body["send"].clone();
     assert_eq!((&read["state"], &read["email"]), (&json!("queued"), &json!("bob@example.com")));
+    let nobodys = format!("/v1/sends/{}", SendId::of(id, 2).0);
+    assert_eq!(world.client.delete(&nobodys, json!({})).await.refusal(), (404, "send_not_found"));
     assert_eq!(world.client.delete(&path, json!({})).await.body["status"], "cancelled");
     for send in &sends {
         let path = format!("/v1/sends/{}", send["send_id"].as_str().unwrap());

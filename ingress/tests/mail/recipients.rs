@@ -11,6 +11,7 @@ use std::{
 use http::Method;
 use rstest::rstest;
 use schemas::{
+    Environment,
     subjects::stream,
     token::{Purpose, click_rest},
 };
@@ -23,7 +24,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::fixtures::{Ready, first_on, open_streams};
+use crate::{
+    common::PRODUCT,
+    fixtures::{Ready, domain, first_on, open_streams},
+};
 
 struct Mailed {
     ready: Ready,
@@ -116,6 +120,44 @@ async fn a_head_request_is_answered_alike_and_notes_nothing() {
     mailed.ready.client.ask(Method::GET, &click, "").await;
     assert_eq!(first_on(&mailed.ready.edge, stream::SIGNALS).await.1["kind"], json!("clicked"));
     assert_eq!((mailed.signals().await, mailed.opted_out().await), (1, 0));
+}
+
+#[tokio::test]
+async fn a_link_works_on_its_senders_host_and_on_ours_and_speaks_for_nobody_else() {
+    let mailed = Mailed::start().await;
+    let other = mailed.ready.edge.client_for(PRODUCT, Environment::Production, "bank").await.tenant;
+    domain(&mailed.ready.edge.pool, mailed.ready.client.tenant, "shop.example", "verified").await;
+    domain(&mailed.ready.edge.pool, other, "bank.example", "degraded").await;
+    domain(&mailed.ready.edge.pool, other, "claimed.example", "pending").await;
+    domain(&mailed.ready.edge.pool, other, "postrider.dev", "verified").await;
+    sqlx::query("update tenants set org_name = 'Shop Inc' where id = $1")
+        .bind(mailed.ready.client.tenant)
+        .execute(&mailed.ready.edge.pool)
+        .await
+        .unwrap();
+    let click = format!("/t/c/{}", mailed.click("https://shop.example/"));
+    let leave = format!("/u/{}", mailed.token(Purpose::Unsubscribe));
+    let preferences = format!("/p/{}", mailed.token(Purpose::Preferences));
+    for (host, is_foreign) in [
+        ("link.shop.example", false),
+        ("mail.example.net", false),
+        ("bank.example", false),
+        ("link.claimed.example", false),
+        ("link.postrider.dev", false),
+        ("link.bank.example", true),
+        ("LINK.Bank.example.:8443", true),
+    ] {
+        let ask = async |path: &str| mailed.ready.client.ask(Method::GET, &format!("http://{host}{path}"), "").await;
+        assert_eq!(ask(&click).await.status, if is_foreign { 404 } else { 302 }, "{host}");
+        assert_eq!(ask(&preferences).await.status, if is_foreign { 404 } else { 200 }, "{host}");
+        let page = ask(&leave).await;
+        let has_name = String::from_utf8(page.bytes).unwrap().contains("Shop Inc");
+        assert_eq!((page.status.as_u16(), has_name), (200, !is_foreign), "{host}");
+    }
+    let path = format!("http://link.bank.example{leave}");
+    let left = mailed.ready.client.ask(Method::POST, &path, "List-Unsubscribe=One-Click").await;
+    assert_eq!((left.status.as_u16(), mailed.opted_out().await), (200, 1), "one can leave everywhere");
+    assert!(!String::from_utf8(left.bytes).unwrap().contains("/p/"), "the preferences are not there");
 }
 
 #[rstest]

@@ -131,9 +131,11 @@ async fn steps_that_nobody_goes_through_any_more_keep_nothing() {
 }
 
 #[tokio::test]
-async fn a_template_stays_while_mail_to_come_needs_it() {
+async fn an_archived_template_is_still_sent_by_the_sequences_that_name_it() {
     let ready = Ready::start().await;
-    let template = ready.template(json!({})).await;
+    let field = json!({"key": "plan", "label": "Plan", "type": "string"});
+    let field = format!("/v1/fields/{}", ready.client.post("/v1/fields", field).await.text("field_id"));
+    let template = ready.template(json!({"body_html": "<p>{{ contact.fields.plan }}</p>"})).await;
     let path = format!("/v1/templates/{template}");
     let body = json!({
         "name": "Welcome", "activate": true, "sender_profile_id": ready.sender,
@@ -141,18 +143,17 @@ async fn a_template_stays_while_mail_to_come_needs_it() {
     });
     let made = ready.client.post("/v1/sequences", body).await;
     assert_eq!(made.status, 201, "{}", made.body);
-    let sequence = made.text("sequence_id");
-    sqlx::query("update tenants set confirmation_template_id = $1::uuid, org_name = 'Acme'")
-        .bind(&template)
-        .execute(&ready.edge.pool)
-        .await
-        .unwrap();
-    let used = (409, "template_in_use", vec![named("tenant", "Acme"), named("sequence", "Welcome")]);
-    assert_eq!(refused(&remove(&ready, &path).await), used);
-    assert_eq!(refused(&ready.client.patch(&path, json!({"status": "archived"})).await), used);
-    sqlx::query("update tenants set confirmation_template_id = null").execute(&ready.edge.pool).await.unwrap();
-    ready.client.patch(&format!("/v1/sequences/{sequence}"), json!({"status": "archived"})).await;
+    let sequence = format!("/v1/sequences/{}", made.text("sequence_id"));
+    assert_eq!(ready.client.patch(&path, json!({"status": "archived"})).await.status, 200);
     assert_eq!(remove(&ready, &path).await.status, 200);
+    for status in ["paused", "active"] {
+        let changed = ready.client.patch(&sequence, json!({"status": status})).await;
+        assert_eq!(changed.status, 200, "{status}: {}", changed.body);
+    }
+    let used = (409, "field_in_use", vec![named("sequence", "Welcome")]);
+    assert_eq!(refused(&remove(&ready, &field).await), used, "its mail prints the field");
+    ready.client.patch(&sequence, json!({"status": "archived"})).await;
+    assert_eq!(remove(&ready, &field).await.status, 200);
 }
 
 #[tokio::test]
@@ -257,12 +258,12 @@ async fn a_list_never_goes_under_a_campaign_that_is_being_made() {
 }
 
 #[rstest]
-#[case::template("template", (409, "template_in_use"), (404, "template_not_found"))]
+#[case::template("template", (200, ""), (404, "template_not_found"))]
 #[case::sender("sender", (409, "sender_in_use"), (404, "sender_profile_not_found"))]
 #[tokio::test]
 async fn a_sequence_and_the_removal_of_what_it_names_take_turns(
     #[case] object: &str,
-    #[case] in_use: (u16, &str),
+    #[case] after_it: (u16, &str),
     #[case] gone: (u16, &str),
 ) {
     let ready = Ready::start().await;
@@ -279,7 +280,7 @@ async fn a_sequence_and_the_removal_of_what_it_names_take_turns(
         let (client, body) = (ready.client.clone(), body.clone());
         tokio::spawn(async move { client.post("/v1/sequences", body).await })
     };
-    // The sequence is about to be stored: the removal waits, and finds it.
+    // The sequence is about to be stored: the removal waits for it.
     let mut stalled = ready.edge.pool.begin().await.unwrap();
     sqlx::query("lock table sequences in share mode").execute(&mut *stalled).await.unwrap();
     let saved = save();
@@ -288,9 +289,13 @@ async fn a_sequence_and_the_removal_of_what_it_names_take_turns(
     ready.edge.until_waiting(2).await;
     stalled.rollback().await.unwrap();
     assert_eq!(saved.await.unwrap().status, 201);
-    assert_eq!(removed.await.unwrap().refusal(), in_use);
-    let forgotten = "update sequences set status = 'archived', sender_profile_id = null, deleted_at = now()";
-    sqlx::query(forgotten).execute(&ready.edge.pool).await.unwrap();
+    assert_eq!(removed.await.unwrap().refusal(), after_it);
+    for undone in [
+        "update sequences set status = 'archived', sender_profile_id = null, deleted_at = now()",
+        "update templates set status = 'active'",
+    ] {
+        sqlx::query(undone).execute(&ready.edge.pool).await.unwrap();
+    }
     // The removal is about to be stored: the sequence waits, and finds nothing.
     let mut stalled = ready.edge.pool.begin().await.unwrap();
     let rows = AssertSqlSafe(format!("select from {object}s for update"));

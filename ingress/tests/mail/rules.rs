@@ -291,3 +291,26 @@ async fn a_launch_beyond_the_quota_is_refused_and_a_dry_run_shows_it() {
     assert!(refused.header("retry-after").parse::<u64>().unwrap() > 0);
     assert_eq!(ready.client.get(&format!("/v1/campaigns/{id}")).await.body["campaign"]["status"], json!("draft"));
 }
+
+#[rstest]
+#[case::fits_into_that_day(3, 202)]
+#[case::exceeds_that_day_too(2, 429)]
+#[tokio::test]
+async fn a_scheduled_launch_counts_against_the_quota_of_its_day(#[case] daily: i64, #[case] status: u16) {
+    let ready = Ready::start().await;
+    for statement in [
+        "insert into send_limits (tenant_id, daily) values ($1, $2)",
+        "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, 0, $2)",
+    ] {
+        sqlx::query(statement).bind(ready.client.tenant).bind(daily).execute(&ready.edge.pool).await.unwrap();
+    }
+    let path = format!("/v1/campaigns/{}/launch", ready.campaign(json!({})).await);
+    let at = (Utc::now() + TimeDelta::days(1)).to_rfc3339();
+    let dry = ready.client.post(&path, json!({"schedule_for": at, "dry_run": true})).await;
+    assert_eq!(
+        (&dry.body["send_quota"]["remaining"], &dry.body["send_quota"]["exceeded"]),
+        (&json!(daily), &json!(status == 429))
+    );
+    assert_eq!(ready.client.post(&path, json!({})).await.refusal(), (429, "send_quota_exceeded"), "today is used up");
+    assert_eq!(ready.client.post(&path, json!({"schedule_for": at})).await.status, status);
+}

@@ -158,13 +158,15 @@ async fn a_status_changes_as_specified_and_a_draft_gets_its_sender() {
 async fn an_enrollment_finds_or_makes_its_contact_and_tells_its_time() {
     let ready = Ready::start().await;
     let id = sequence(&ready, json!([{"step_type": WAIT, "delay_amount": 2, "delay_unit": "hours"}])).await;
-    let body = json!({"sequence_id": id, "email": "Ann@Example.com", "first_name": "Ann", "title": "Dr"});
+    let body =
+        json!({"sequence_id": id, "email": "Ann@Example.com", "first_name": "Ann", "last_name": "", "title": "Dr"});
     let made = ready.client.post("/v1/enrollments", body).await;
     assert_eq!(made.status, 201, "{}", made.body);
     let wait = at(&made.body["next_action_at"]) - Utc::now();
     assert!(wait > TimeDelta::minutes(110) && wait <= TimeDelta::minutes(121), "{wait}");
     let contact = ready.client.get(&format!("/v1/contacts/{}", made.text("contact_id"))).await.body["contact"].clone();
     assert_eq!((&contact["email"], &contact["first_name"]), (&json!("ann@example.com"), &json!("Ann")));
+    assert_eq!(contact["last_name"], Value::Null, "a later enrollment may fill what this one left blank");
     assert_eq!((&contact["marketing_status"], &contact["source"]), (&json!("subscribed"), &json!("enrollment")));
 
     // What is known stays: names are only filled, and a contact of which the product said that it has not agreed has not agreed.
@@ -278,6 +280,11 @@ async fn a_contact_is_enrolled_once_at_a_time_and_may_be_taken_out() {
     }
     assert_eq!(ready.client.get(&path).await.body["enrollment"]["next_action_at"], Value::Null);
     enroll(&ready, &id, "ann@example.com").await;
+    // As a trigger starts it that starts every time.
+    sqlx::query("update enrollments set is_parallel = true").execute(&ready.edge.pool).await.unwrap();
+    let body = json!({"sequence_id": id, "email": "ann@example.com"});
+    assert_eq!(ready.client.post("/v1/enrollments", body).await.refusal(), (409, "already_enrolled"));
+    assert_eq!(ready.edge.count("select count(*) from enrollments where status = 'active'").await, 1);
 }
 
 #[tokio::test]
@@ -326,6 +333,22 @@ async fn an_enrollment_says_what_its_step_waits_for_until_it_ends() {
     assert_eq!(held_by().await, "quiet_hours");
     ready.client.delete(&format!("/v1/enrollments/{}", enrolled.as_str().unwrap()), json!({})).await;
     assert_eq!(held_by().await, Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exit_is_answered_after_the_fences_that_have_looked() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let enrolled = enroll(&ready, &id, "ann@example.com").await["enrollment_id"].clone();
+    let mut fencing = ready.edge.pool.begin().await.unwrap();
+    sqlx::query("select try_gate($1)").bind(ready.client.tenant).execute(&mut *fencing).await.unwrap();
+    let client = ready.client.clone();
+    let path = format!("/v1/enrollments/{}", enrolled.as_str().unwrap());
+    let leaving = tokio::spawn(async move { client.delete(&path, json!({})).await });
+    ready.edge.until_waiting(1).await;
+    assert!(!leaving.is_finished());
+    fencing.commit().await.unwrap();
+    assert_eq!(leaving.await.unwrap().body["exit_reason"], "manual");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! A tenant's profile: what it decides, and who may change it.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Datelike, TimeDelta, Timelike, Utc};
 use rstest::rstest;
 use schemas::Environment;
@@ -100,6 +102,19 @@ async fn a_tenant_chooses_its_retention_and_takes_it_back() {
         let changed = client.patch("/v1/tenant", json!({"retention": change})).await;
         assert_eq!(changed.body["tenant"]["retention"], expected, "{}", changed.body);
     }
+}
+
+#[tokio::test]
+async fn the_time_zones_are_read_before_the_tenants_row_is_locked() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    // A look at them fails, and says so.
+    sqlx::query("revoke select on pg_timezone_names from public").execute(&edge.pool).await.unwrap();
+    let mut fencing = edge.pool.begin().await.unwrap();
+    sqlx::query("select from tenants for no key update").execute(&mut *fencing).await.unwrap();
+    let changed = client.patch("/v1/tenant", json!({"timezone": "Europe/Paris"}));
+    let changed = tokio::time::timeout(Duration::from_secs(20), changed).await.unwrap();
+    assert_eq!(changed.refusal(), (500, "internal_error"));
 }
 
 #[tokio::test]

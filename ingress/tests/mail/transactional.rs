@@ -39,6 +39,18 @@ async fn a_request_is_stored_under_the_id_of_its_send_and_rung_for() {
 }
 
 #[tokio::test]
+async fn a_blank_name_is_none() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({})).await;
+    let body = json!({"template_id": template, "email": "ann@example.com", "first_name": "", "last_name": " ", "phone": "+1 555"});
+    assert_eq!(ready.client.post("/v1/transactional", body).await.status, 202);
+    let payload: Value = sqlx::query_scalar("select payload from requests").fetch_one(&ready.edge.pool).await.unwrap();
+    let payload: schemas::messages::TransactionalPayload = serde_json::from_value(payload).unwrap();
+    let contact = payload.contact;
+    assert_eq!((contact.first_name, contact.last_name, contact.phone.as_deref()), (None, None, Some("+1 555")));
+}
+
+#[tokio::test]
 async fn a_request_is_accepted_while_the_bus_is_away() {
     // No streams: nothing can be stored on the bus.
     let ready = Ready::start().await;
@@ -381,6 +393,10 @@ async fn a_message_of_a_batch_is_accepted_once_under_its_key() {
     let other = ready.client.post(BATCH, json!({"messages": changed})).await;
     assert_eq!(other.body["results"][0]["error"], "idempotency_key_reused");
     assert_eq!(other.body["results"][1]["status"], "scheduled");
+    let repeated = json!([message("bob@example.com", "k-1"), message("ann@example.com", "k-1")]);
+    let repeated = ready.client.post(BATCH, json!({"messages": repeated})).await;
+    assert_eq!(repeated.body["results"][0]["error"], "idempotency_key_reused");
+    assert_eq!(repeated.body["results"][1], first.body["results"][0], "what stands before it changes nothing");
     assert_eq!(ready.edge.count("select count(*) from requests").await, 2);
 }
 

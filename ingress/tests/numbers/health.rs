@@ -202,6 +202,32 @@ async fn one_tenants_own_waiting_is_no_fault_of_the_platform() {
 }
 
 #[tokio::test]
+async fn mail_that_waited_for_its_time_is_as_old_as_its_return() {
+    let (edge, client) = well().await;
+    let run = async |statement: &'static str| {
+        sqlx::query(statement).bind(client.tenant).execute(&edge.pool).await.unwrap();
+    };
+    run("insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token)
+         values ($1, $1, 'example.com', 's', '', '', 't')")
+    .await;
+    run("insert into senders (tenant_id, id, domain_id, email, name) values ($1, $1, $1, 'ann@example.com', 'Ann')")
+        .await;
+    run("insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $1, 'one_off', 'S', '')").await;
+    run("insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, size, queued, created_at)
+         values ($1, $1, date_trunc('month', now() at time zone 'utc'), 'one_off', 'priority', 'operational', $1, $1, 'announced', 1, 1,
+                 now() - interval '1 hour')")
+        .await;
+    let stuck = async || status_of(&ask(&client, "").await, "queue.stuck").to_owned();
+    assert_eq!(stuck().await, "crit", "it never waited for a time");
+    run("update batches set quiet_at = now() where tenant_id = $1").await;
+    assert_eq!(stuck().await, "ok", "it was deferred, and is back");
+    run("update batches set quiet_at = now() - interval '50 minutes', due_at = now() where tenant_id = $1").await;
+    assert_eq!(stuck().await, "ok", "its time has just come");
+    run("update batches set due_at = now() - interval '40 minutes' where tenant_id = $1").await;
+    assert_eq!(stuck().await, "crit", "and it is not handled");
+}
+
+#[tokio::test]
 async fn it_asks_for_its_scope_and_takes_no_tenant() {
     let (edge, client) = well().await;
     let product = edge.client().await;

@@ -13,7 +13,10 @@ use anyhow::Context as _;
 use chrono::{SecondsFormat, Utc};
 use ingress::pipeline::auth::signature::SignedParts;
 use reqwest::{Method, Response, StatusCode, header};
-use runtime::{Backoff, outbound::retry_after};
+use runtime::{
+    Backoff,
+    outbound::{retry_after, tls},
+};
 use schemas::{key, new_id};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
@@ -172,8 +175,11 @@ impl ApiCall {
 
     /// Calls, and calls again while nothing or a passing fault is answered: the `Idempotency-Key` makes a repetition harmless.
     async fn perform(&self, key: &str, retries: u32) -> anyhow::Result<Response> {
-        let http =
-            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).read_timeout(SILENCE_MAX).build()?;
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls::config_with_own_authorities()?)
+            .redirect(reqwest::redirect::Policy::none())
+            .read_timeout(SILENCE_MAX)
+            .build()?;
         let mut failures = 0;
         loop {
             failures += 1;

@@ -28,9 +28,10 @@ pub enum DomainCommand {
         #[arg(long, default_value_t = 200)]
         limit: i64,
     },
-    /// Stops all mail from a domain: when this returns, nothing of it is fenced any more. Its owner cannot remove it to claim it anew.
+    /// Stops all mail from a domain: when this returns, nothing of it is fenced any more. What is queued and what comes meanwhile is
+    /// skipped for good; to hold it, pause the tenant or the campaign. Its owner cannot remove it to claim it anew.
     Suspend(DomainArgs),
-    /// Lets a suspended domain be what it was before. Its DNS records are checked at once.
+    /// Lets a suspended domain be what it was before, for mail to come: what was skipped stays so. Its DNS records are checked at once.
     Release(DomainArgs),
 }
 

@@ -231,6 +231,14 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_a_suspension_says_that_mail_is_skipped() {
+        for what in ["tenant", "domain"] {
+            let help = Cli::try_parse_from(["postrider", what, "suspend", "--help"]).map_err(|help| help.to_string());
+            assert!(help.is_err_and(|help| help.contains("skipped")), "{what}");
+        }
+    }
+
+    #[test]
     fn a_reason_is_given_before_or_after_the_command() {
         let command = ["requeue", "send", "0198c0de-0000-7000-8000-000000000001", "--unknown-as", "sent"];
         let reason = ["--reason", "the relay's log has it"];

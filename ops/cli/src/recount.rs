@@ -12,7 +12,7 @@ use crate::{
     operator::{self, DatabaseArgs},
 };
 
-/// Recounts sends, events, suppressions and outcomes, and compares with batches and totals. Ends with 1 when anything differs.
+/// Recounts sends, events, suppressions, members and outcomes, and compares with batches and totals. Ends with 1 when anything differs.
 #[derive(Debug, clap::Args)]
 pub struct RecountArgs {
     #[command(flatten)]
@@ -33,6 +33,7 @@ pub async fn run(args: RecountArgs) -> anyhow::Result<ExitCode> {
     let mut found = query_file_as!(Difference, "queries/recount_batches.sql", tenant).fetch_all(&mut *tx).await?;
     found.extend(query_file_as!(Difference, "queries/recount_totals.sql", tenant).fetch_all(&mut *tx).await?);
     found.extend(query_file_as!(Difference, "queries/recount_suppressions.sql", tenant).fetch_all(&mut *tx).await?);
+    found.extend(query_file_as!(Difference, "queries/recount_members.sql", tenant).fetch_all(&mut *tx).await?);
     found.extend(query_file_as!(Difference, "queries/recount_sequences.sql", tenant).fetch_all(&mut *tx).await?);
     found.extend(attribution::recount(&mut tx, tenant).await?);
     tx.rollback().await?;

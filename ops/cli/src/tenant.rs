@@ -38,12 +38,13 @@ pub enum TenantCommand {
     Set(ProfileArgs),
     /// Links a product's tenant, making the engine tenant if there is none.
     Link(Link),
-    /// Stops all sending for a tenant; requests are still accepted.
+    /// Stops all sending for a tenant; requests are still accepted. What is queued and what comes meanwhile is skipped for good; to
+    /// hold it, `postrider pause tenant`.
     Suspend {
         /// The engine tenant.
         id: Uuid,
     },
-    /// Lets a suspended tenant send again.
+    /// Lets a suspended tenant send again. What was skipped stays so.
     Activate {
         /// The engine tenant.
         id: Uuid,

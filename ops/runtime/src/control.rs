@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use schemas::{Control, ControlAnswer, subjects};
-use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Bus, Notifier, telemetry};
@@ -39,22 +39,28 @@ pub fn listen(name: ProcessName, bus: Bus, shutdown: CancellationToken) -> Notif
 }
 
 async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdown: CancellationToken) {
-    // Restores the log filter of the settings after the time of a temporary one.
-    let mut restoring = JoinSet::new();
+    // When a temporary log filter ends.
+    let mut filter_ends: Option<Instant> = None;
     while !shutdown.is_cancelled() {
         if let Ok(mut messages) = bus.client().subscribe(bus.prefixed(subjects::CONTROL)).await {
-            while let Some(Some(message)) = shutdown.run_until_cancelled(messages.next()).await {
+            loop {
+                let message = tokio::select! {
+                    () = shutdown.cancelled() => break,
+                    () = reached(filter_ends) => {
+                        filter_ends = None;
+                        set_log(&name, None);
+                        continue;
+                    }
+                    message = messages.next() => message,
+                };
+                let Some(message) = message else { break };
                 match serde_json::from_slice::<Control>(&message.payload) {
                     Ok(Control::PauseSwitches) => changes.notify(),
                     Ok(Control::Log { filter, for_seconds, process }) if name.answers_to(process.as_deref()) => {
-                        let mut answer = set_log(&name, filter.as_deref());
+                        let answer = set_log(&name, filter.as_deref());
                         if answer.error.is_none() {
-                            // A newer command replaces an older one, whose task ends here. It may just have restored its filter.
-                            restoring.shutdown().await;
-                            answer = set_log(&name, filter.as_deref());
-                            if let Some(seconds) = for_seconds.filter(|_| filter.is_some()) {
-                                restoring.spawn(restore_log_filter(name.log.clone(), Duration::from_secs(seconds)));
-                            }
+                            let wait = for_seconds.filter(|_| filter.is_some()).map(Duration::from_secs);
+                            filter_ends = wait.and_then(|wait| Instant::now().checked_add(wait));
                         }
                         send_answer(&bus, message.reply, &answer).await;
                     }
@@ -69,10 +75,10 @@ async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdo
     }
 }
 
-async fn restore_log_filter(setting: String, wait: Duration) {
-    tokio::time::sleep(wait).await;
-    if telemetry::set_log_filter(&setting).is_ok() {
-        tracing::info!(filter = setting, "the log filter of the settings is restored");
+async fn reached(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

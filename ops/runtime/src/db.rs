@@ -195,6 +195,23 @@ pub fn is_transient(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Classes of SQLSTATE about the data of a statement, whose messages may quote it: data exception, integrity constraint, check option, raised.
+const QUOTING_CLASSES: [&str; 4] = ["22", "23", "44", "P0"];
+
+/// Whether an error that is not transient is about the data: the same input fails again. Otherwise statement and schema do not fit, as
+/// while a program is newer than the migrations that were applied: the input is not at fault.
+#[must_use]
+pub fn is_about_data(error: &sqlx::Error) -> bool {
+    match error {
+        // Class 21 is cardinality, 54 a limit of the program.
+        sqlx::Error::Database(error) => error
+            .code()
+            .is_some_and(|code| QUOTING_CLASSES.iter().chain(&["21", "54"]).any(|class| code.starts_with(class))),
+        sqlx::Error::ColumnNotFound(_) | sqlx::Error::TypeNotFound { .. } => false,
+        _ => true,
+    }
+}
+
 /// Whether a lock was waited for in vain, as [`WAIT_BRIEFLY`] has it.
 #[must_use]
 pub fn is_lock_timeout(error: &sqlx::Error) -> bool {
@@ -209,7 +226,7 @@ pub fn describe(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(error) => {
             let code = error.code().unwrap_or_default();
-            if ["22", "23", "44", "P0"].iter().any(|class| code.starts_with(class)) {
+            if QUOTING_CLASSES.iter().any(|class| code.starts_with(class)) {
                 let (table, constraint) = (error.table().unwrap_or("-"), error.constraint().unwrap_or("-"));
                 return format!("sqlstate {code} table {table} constraint {constraint}");
             }

@@ -1,6 +1,6 @@
 //! Settings every process has. Each is a flag `--some-name` and an environment variable `POSTRIDER_SOME_NAME`.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
@@ -34,6 +34,37 @@ pub enum SettingsError {
     /// Two settings that contradict each other.
     #[error("{0}")]
     Contradiction(&'static str),
+}
+
+/// The longest time that something is kept, in days: a thousand years. What is subtracted from now must be a date.
+const KEEP_MAX_DAYS: u64 = 365_250;
+
+/// Parses how long something is kept: `0s`, which is for ever, or not shorter than this, and a thousand years at most.
+pub fn keep_at_least(least: Duration) -> impl Fn(&str) -> Result<Duration, KeepFault> + Clone {
+    move |text| {
+        let keep = humantime::parse_duration(text)?;
+        if keep > Duration::from_secs(KEEP_MAX_DAYS * 24 * 60 * 60) {
+            return Err(KeepFault::TooLong);
+        }
+        if keep.is_zero() || keep >= least { Ok(keep) } else { Err(KeepFault::TooShort { least }) }
+    }
+}
+
+/// Why a time that something is kept for is refused.
+#[derive(Debug, Error)]
+pub enum KeepFault {
+    /// It is no duration.
+    #[error(transparent)]
+    Unreadable(#[from] humantime::DurationError),
+    /// Work that is under way would lose what it needs.
+    #[error("must be 0s (kept for ever) or at least {}", humantime::format_duration(*least))]
+    TooShort {
+        /// The shortest time.
+        least: Duration,
+    },
+    /// There was no such time before now.
+    #[error("must be at most 1000 years; 0s is for ever")]
+    TooLong,
 }
 
 /// The settings of every process.
@@ -163,4 +194,21 @@ pub fn given(command: &clap::Command) -> Vec<String> {
 /// The settings of `command` and of its subcommands.
 fn arguments(command: &clap::Command) -> Vec<&clap::Arg> {
     command.get_arguments().chain(command.get_subcommands().flat_map(arguments)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retention_shorter_than_running_work_needs_is_refused() {
+        let least = Duration::from_secs(60 * 24 * 60 * 60);
+        let parse = keep_at_least(least);
+        assert_eq!(parse("0s").ok(), Some(Duration::ZERO));
+        assert_eq!(parse("60d").ok(), Some(least));
+        assert!(matches!(parse("59d"), Err(KeepFault::TooShort { .. })));
+        assert!(parse("1000y").is_ok());
+        assert!(matches!(parse("1001y"), Err(KeepFault::TooLong)));
+        assert!(matches!(parse("long"), Err(KeepFault::Unreadable(_))));
+    }
 }

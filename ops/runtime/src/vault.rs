@@ -67,14 +67,12 @@ impl MasterKeys {
         schemas::token::TokenKeys::derive(&self.0)
     }
 
-    /// A keyed hash for what must be comparable but not readable, such as an erased address. 16 bytes.
+    /// What stands for the address of an erased contact: a keyed hash, so that it is comparable and not readable.
     #[must_use]
-    pub fn pseudonym(&self, tenant: Uuid, text: &str) -> [u8; 16] {
+    pub fn erased_address(&self, tenant: Uuid, address: &str) -> String {
         let newest = self.0.first().copied().unwrap_or_default();
-        let named = [b"postrider pseudonym v1".as_slice(), tenant.as_bytes(), text.as_bytes()].concat();
-        let mut short = [0; 16];
-        short.copy_from_slice(&mac(&newest, &named)[..16]);
-        short
+        let named = [b"postrider pseudonym v1".as_slice(), tenant.as_bytes(), address.as_bytes()].concat();
+        format!("erased:{}", hex::encode(&mac(&newest, &named)[..16]))
     }
 }
 

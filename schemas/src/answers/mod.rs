@@ -128,8 +128,15 @@ pub struct Meaning {
 /// What the words and the enhanced code of an answer mean; `None` where neither says anything that is known.
 #[must_use]
 pub fn meaning(enhanced: Option<EnhancedCode>, text: &str) -> Option<Meaning> {
-    let text = text.to_lowercase();
+    let text = without_addresses(&text.to_lowercase());
     by_text(OVERRIDING, &text).or_else(|| enhanced.and_then(by_enhanced_code)).or_else(|| by_text(SUPPORTING, &text))
+}
+
+/// The text without words that are or contain an address: what an address is made of says nothing. The place stays marked, so that no new
+/// phrase arises.
+fn without_addresses(text: &str) -> String {
+    let words = text.split_inclusive(char::is_whitespace);
+    words.map(|word| if word.contains('@') { "@ " } else { word }).collect()
 }
 
 /// What a reply code means, where nothing better is known.
@@ -174,6 +181,17 @@ mod tests {
         let names: Vec<&str> =
             texts.chain(CODES.iter().map(|rule| rule.name)).chain(REPLIES.iter().map(|rule| rule.name)).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "a name is given twice");
+    }
+
+    #[test]
+    fn an_address_in_an_answer_decides_nothing() {
+        let rule = |code: Option<EnhancedCode>, text: &str| meaning(code, text).map(|meaning| meaning.rule);
+        let gone = Some(EnhancedCode::new(5, 1, 1));
+        for address in ["ann@antivirus.example", "dmarc@example.org", "ann@sorbs-attachment.example"] {
+            assert_eq!(rule(gone, &format!("<{address}>... User unknown")), Some("no_such_address"), "{address}");
+            assert_eq!(rule(None, &format!("550 {address}: user unknown")), Some("user_unknown"), "{address}");
+        }
+        assert_eq!(rule(None, "user ann@example.org unknown"), None, "what stands around it is no phrase");
     }
 
     #[test]

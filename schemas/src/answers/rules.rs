@@ -87,6 +87,19 @@ pub(super) const OVERRIDING: &[TextRule] = &[
     ),
     rule("outlook_rp_001", "rp-001", Class::Throttled, "Outlook 421: too many connections for our reputation"),
     rule("outlook_rp_003", "rp-003", Class::Throttled, "Outlook 421: as above"),
+    // The quota of the account we send through, before the words for a full mailbox.
+    rule(
+        "ses_throttling",
+        "throttling failure",
+        Class::Throttled,
+        "SES: 454 Throttling failure, by the second or the day",
+    ),
+    rule(
+        "sending_quota",
+        "sending quota",
+        Class::Throttled,
+        "Google's relay: 550 5.4.5 Daily user sending quota exceeded",
+    ),
     // Full mailboxes: sites use 5.2.2, 4.2.2, 5.7.1 and bare 552 or 550 for them.
     rule(
         "over_quota",

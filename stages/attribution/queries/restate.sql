@@ -1,9 +1,10 @@
--- Makes the next outcomes due of a tenant that has changed its model or windows: at most $1, in the order of their ids. Returns how many. Served
--- by attribution_settings_to_restate and the key of outcomes.
+-- Makes the next outcomes due of a tenant that has changed its model or windows: at most $1, in the order of their ids. A random one of
+-- these tenants, so that one with many outcomes delays no other. Returns how many. Served by attribution_settings_to_restate and the key
+-- of outcomes.
 with asked as materialized (
     select tenant_id, restate_after from attribution_settings
     where restate_after is not null
-    order by updated_at limit 1
+    order by random() limit 1
     for no key update skip locked
 ), next as materialized (
     select o.tenant_id, o.id

@@ -1,6 +1,6 @@
 //! Credits a group of outcomes in one transaction: loads their touches, computes the credits, and writes what changed.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, slice};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use runtime::{Counter, column, plans::PreparedPool};
@@ -42,6 +42,13 @@ pub(crate) struct CreditCounts {
 }
 
 impl CreditCounts {
+    fn add(&mut self, other: Self) {
+        self.outcomes += other.outcomes;
+        self.clicked += other.clicked;
+        self.delivered += other.delivered;
+        self.uncredited += other.uncredited;
+    }
+
     /// Counts new and changed credits in the metrics.
     pub(crate) fn count(self) {
         for (rule, credits) in [("human_click", self.clicked), ("delivered", self.delivered), ("none", self.uncredited)]
@@ -69,9 +76,54 @@ pub(crate) async fn credit_due_outcomes(by_key: &PreparedPool) -> sqlx::Result<C
     )
     .fetch_all(&mut *tx)
     .await?;
-    let counts = recompute_credits(&mut tx, due.into_iter().map(|due| (due.tenant_id, due.id)).unzip()).await?;
+    let due: Vec<(Uuid, Uuid)> = due.into_iter().map(|due| (due.tenant_id, due.id)).collect();
+    let counts = recompute_credits(&mut tx, due.iter().copied().unzip()).await;
+    if counts.as_ref().is_err_and(is_at_fault) {
+        tx.rollback().await?;
+        return credit_each(by_key, &due).await;
+    }
+    let counts = counts?;
     tx.commit().await?;
     Ok(counts)
+}
+
+/// Credits outcomes one by one: one whose credit cannot be written, as its totals would be too large, keeps no other waiting. It is tried
+/// again the next day.
+///
+/// # Errors
+/// Of the first that cannot be written, once the others are.
+async fn credit_each(by_key: &PreparedPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::Result<CreditCounts> {
+    let (mut sum, mut refused) = (CreditCounts::default(), None);
+    for outcome in outcomes {
+        match credit_outcomes(by_key, slice::from_ref(outcome)).await {
+            Ok(counts) => sum.add(counts),
+            Err(error) if is_at_fault(&error) => {
+                postpone(by_key, *outcome).await?;
+                refused.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    refused.map_or(Ok(sum), Err)
+}
+
+async fn postpone(by_key: &PreparedPool, (tenant, id): (Uuid, Uuid)) -> sqlx::Result<()> {
+    let mut db = by_key.take().await?;
+    sqlx::query!(
+        "update outcomes set credit_due = now() + interval '1 day'
+         where tenant_id = $1 and id = $2 and credit_due <= now()",
+        tenant,
+        id,
+    )
+    .execute(&mut *db)
+    .await?;
+    db.put_back();
+    Ok(())
+}
+
+/// True if the data of an outcome is at fault: a repetition ends alike.
+fn is_at_fault(error: &sqlx::Error) -> bool {
+    !runtime::db::is_transient(error) && runtime::db::is_about_data(error)
 }
 
 /// An outcome whose credit is due, with its row locked.

@@ -8,6 +8,7 @@ use ledger::{attribution::Policy, outcomes::Premium};
 use schemas::{AttributionModel, new_id};
 use serde_json::json;
 use stage_rig::until;
+use uuid::Uuid;
 
 use support::Shop;
 
@@ -371,6 +372,65 @@ async fn a_switch_restates_slice_by_slice_and_once() {
     assert_eq!(shop.rig.number("select count(*) from outcome_restatements where reason = 'model'").await, 450);
     assert_eq!(shop.rig.number("select count(*) from attribution_settings where restate_after is not null").await, 0);
     shop.assert_totals().await;
+}
+
+#[tokio::test]
+async fn a_tenants_many_outcomes_delay_no_other_tenants_switch() {
+    let shop = Shop::open().await;
+    let other = shop.rig.tenant().await;
+    sqlx::query(
+        "insert into outcomes (tenant_id, id, source_system, outcome_type, occurred_at, credit_due)
+         select $1, gen_random_uuid(), 'crm', 'quote', now(), null from generate_series(1, 40)",
+    )
+    .bind(shop.tenant.id)
+    .execute(&shop.rig.pool)
+    .await
+    .unwrap();
+    let nil = Uuid::nil();
+    sqlx::query(
+        "insert into attribution_settings (tenant_id, restate_after, updated_at)
+         values ($1, $3, now() - interval '1 hour'), ($2, $3, now())",
+    )
+    .bind(shop.tenant.id)
+    .bind(other.id)
+    .bind(nil)
+    .execute(&shop.rig.pool)
+    .await
+    .unwrap();
+    for _ in 0..30 {
+        sqlx::query(include_str!("../queries/restate.sql")).bind(1_i64).execute(&shop.rig.pool).await.unwrap();
+    }
+    let under_way: Vec<Uuid> =
+        sqlx::query_scalar("select tenant_id from attribution_settings where restate_after is not null")
+            .fetch_all(&shop.rig.pool)
+            .await
+            .unwrap();
+    assert_eq!(under_way, [shop.tenant.id], "the one without outcomes had its turn");
+}
+
+#[tokio::test]
+async fn an_outcome_that_cannot_be_counted_delays_no_other() {
+    let shop = Shop::open().await;
+    let other = shop.rig.tenant().await;
+    let (too_much, after) =
+        (shop.report_outcome(json!({"value_cents": 1})).await, shop.report_outcome_as(&other, json!({})).await);
+    sqlx::query(
+        "insert into outcome_hours (tenant_id, hour, kind, outcome_type, outcomes, share, premium, value_cents)
+         select tenant_id, date_trunc('hour', occurred_at, 'UTC'), 'recorded', outcome_type, 1, 1, 0, 9223372036854775807
+         from outcomes where id = $1",
+    )
+    .bind(too_much)
+    .execute(&shop.rig.pool)
+    .await
+    .unwrap();
+    assert!(attribution::testing::run_sweeps(&shop.rig.pool).await.is_err(), "an operator sees it");
+    attribution::testing::run_sweeps(&shop.rig.pool).await.unwrap();
+    let counted: Vec<Uuid> = sqlx::query_scalar("select id from outcomes where booked_type is not null")
+        .fetch_all(&shop.rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(counted, [after]);
+    assert!(!shop.is_due_now(too_much).await);
 }
 
 #[tokio::test]

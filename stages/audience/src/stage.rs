@@ -1,6 +1,6 @@
 //! The stage itself: handles requests, each kind by its own module.
 
-use std::{sync::Arc, time::Duration};
+use std::{slice, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError};
@@ -71,15 +71,19 @@ impl Stage for Audience {
     type Input = RequestAnnounced;
 
     async fn handle(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
-        let outcome = self.handle_all(inputs).await;
-        // A request that can never be handled must not be announced again: it is rejected in the ledger, and its message becomes a dead
-        // letter. The runner handles several one by one after a rejection, so a single input names the request.
-        if let (Err(error), [input]) = (&outcome, inputs)
-            && !error.is_transient()
-        {
-            reject(&self.pool, input, error.code()).await?;
+        match (self.handle_all(inputs).await, inputs) {
+            // The runner handles several one by one after a rejection, so a single input names the request.
+            (Err(error), [input]) if !error.is_transient() => self.refuse(input, error).await,
+            (outcome, _) => outcome,
         }
-        outcome
+    }
+
+    async fn given_up(&self, input: &RequestAnnounced, code: &'static str) -> Result<Vec<Publication>, StageError> {
+        // Of the batches of an array it is not known which is at fault: a sweep announces each by itself.
+        if input.more.is_empty() {
+            reject(&self.pool, input, code).await?;
+        }
+        Ok(Vec::new())
     }
 
     /// A launch commits facts. A transactional request or a one-off message has none before its sends are decided.
@@ -89,6 +93,33 @@ impl Stage for Audience {
 }
 
 impl Audience {
+    /// A request that can never be handled must not be announced again: it is rejected in the ledger, and its message becomes a dead
+    /// letter. If the ledger does not have what this program asks for, the request is not at fault: it stays accepted.
+    async fn refuse(&self, input: &RequestAnnounced, error: StageError) -> Result<Vec<Publication>, StageError> {
+        if !input.more.is_empty() {
+            return self.handle_each(input).await;
+        }
+        if !matches!(&error, StageError::Ledger(error) if !runtime::db::is_about_data(error)) {
+            reject(&self.pool, input, error.code()).await?;
+        }
+        Err(error)
+    }
+
+    /// Handles the batches of an array one by one, so that one of them that is poison costs itself only. After a rejection, the message
+    /// becomes a dead letter, and a sweep announces the batches that were written.
+    async fn handle_each(&self, input: &RequestAnnounced) -> Result<Vec<Publication>, StageError> {
+        let (mut publications, mut refused) = (Vec::new(), None);
+        for request_id in input.requests() {
+            let one = RequestAnnounced { request_id, more: Vec::new(), count: None, is_bulk: true, ..input.clone() };
+            match self.handle(slice::from_ref(&one)).await {
+                Ok(of_one) => publications.extend(of_one),
+                Err(error) if error.is_transient() => return Err(error),
+                Err(error) => refused = Some(error),
+            }
+        }
+        refused.map_or(Ok(publications), Err)
+    }
+
     async fn handle_all(&self, inputs: &[RequestAnnounced]) -> Result<Vec<Publication>, StageError> {
         let (mut transactional, mut messages) = (Vec::new(), Vec::new());
         let mut publications = Vec::new();
@@ -127,7 +158,8 @@ impl Audience {
     }
 }
 
-/// Rejects the requests of an announcement; for a transactional request, all requests of its future batch.
+/// Rejects the requests of an announcement; for a transactional request, all requests of its future batch. Their product gets `email.failed` of
+/// each recipient that is a contact; its id follows from the send.
 async fn reject(pool: &PgPool, input: &RequestAnnounced, code: &str) -> Result<(), StageError> {
     let is_transactional = input.kind == RequestKind::Transactional;
     let range = |id: Uuid| if is_transactional { (SendId(id).batch(), SendId::last_of(id)) } else { (id, id) };
@@ -142,10 +174,28 @@ async fn reject(pool: &PgPool, input: &RequestAnnounced, code: &str) -> Result<(
                  order by r.id
                  for update
              ) r
+         ), rejected as (
+             update requests r set state = 'rejected', outcome = $4::text, announce_after = null, handled_at = now()
+             from refused
+             where r.tenant_id = $1 and r.id = refused.id
+             returning r.id, r.kind, r.payload
+         ), failed as (
+             select r.id as send_id, c.id as contact_id, 'transactional' as kind, r.payload ->> 'template_id' as template_id
+             from rejected r
+             join contacts c on c.tenant_id = $1 and c.address = r.payload ->> 'address'
+             where r.kind = 'transactional'
+             union all
+             select p.send_id, p.contact_id, 'one_off', null
+             from rejected r
+             join messages m on m.tenant_id = $1 and m.id = r.id and not m.is_test
+             join message_recipients p on p.tenant_id = $1 and p.message_id = r.id
+             where r.kind = 'message'
          )
-         update requests r set state = 'rejected', outcome = $4, announce_after = null, handled_at = now()
-         from refused
-         where r.tenant_id = $1 and r.id = refused.id",
+         insert into notices (tenant_id, id, type, contact_id, subject_id, data)
+         select $1, md5('email.failed ' || f.send_id)::uuid, 'email.failed', f.contact_id, f.send_id,
+                jsonb_build_object('message_kind', f.kind, 'template_id', f.template_id, 'reason', $4::text)
+         from failed f
+         on conflict (tenant_id, id) do nothing",
         input.tenant_id,
         &firsts,
         &lasts,

@@ -76,12 +76,11 @@ impl Stage for Compliance {
         if !aside.is_empty() {
             withhold::put_aside(&self.pool, &aside).await?;
         }
-        let now = Utc::now();
         let mut outputs = Vec::with_capacity(moving.len());
         let mut moved = HashSet::with_capacity(moving.len());
         for batch in moving {
             let sends = owed.get(&(batch.tenant_id, batch.batch_id)).map(Vec::as_slice).unwrap_or_default();
-            let SplitBatch { cleared, withheld, held } = split_batch(batch, sends, now);
+            let SplitBatch { cleared, withheld, held } = split_batch(batch, sends);
             // The whole batch is put off, if that is all there is of it.
             let earliest = held.iter().map(|(.., until)| *until).min();
             match earliest.filter(|_| held.len() == sends.len() && !batch.is_begun) {
@@ -108,6 +107,11 @@ impl Stage for Compliance {
         Ok(outputs)
     }
 
+    async fn given_up(&self, input: &Resolved, _: &'static str) -> Result<Vec<Publication>, StageError> {
+        ledger::owed::set_aside(&self.by_key.of_lane(input.lane, Self::NAME), input.tenant_id, input.batch_id).await?;
+        Ok(Vec::new())
+    }
+
     fn commits_facts(&self, _: &[Self::Input]) -> bool {
         false
     }
@@ -124,11 +128,12 @@ struct SplitBatch {
 }
 
 /// Decides about a batch's owed sends.
-fn split_batch(batch: &BatchFacts, sends: &[OwedSend], now: DateTime<Utc>) -> SplitBatch {
+fn split_batch(batch: &BatchFacts, sends: &[OwedSend]) -> SplitBatch {
     let mut split = SplitBatch { cleared: Vec::with_capacity(sends.len()), ..SplitBatch::default() };
     for send in sends {
         let mail = (batch.kind, batch.classification);
-        let decision = gate::decide_send(Some(&batch.eligibility), send.eligibility.as_ref(), mail, send.facts, now);
+        let (eligibility, now) = (send.eligibility.as_ref(), batch.read_at);
+        let decision = gate::decide_send(Some(&batch.eligibility), eligibility, mail, send.facts, now);
         match decision {
             GateDecision::Skip(reason) => split.withheld.push((send.send_id, reason)),
             GateDecision::Wait(hold @ (Hold::QuietHours { until } | Hold::MoreUrgent { until })) => {

@@ -1,7 +1,8 @@
 -- Takes due raw events and counts the start before they are read; rows another process has locked are skipped. If the process dies, they
 -- are due again after a minute. Each tenant with events gets an equal part of the group, its oldest in turn with those of the others, so
 -- that no tenant waits for the backlog of another. $1 how many at most, $2 bytes in all at most (the first may have more), $3 true: only
--- those that were started before. Served by inbound_events_of_tenant, which also finds the tenants, one after the other.
+-- those that were started before. Served by inbound_events_of_tenant, which also finds the tenants, one after the other; with $3 true by
+-- inbound_events_again: in a backlog, hardly an event was started before.
 with recursive tenants as (
     (select tenant_id from inbound_events where due_at is not null order by tenant_id, due_at limit 1)
     union all

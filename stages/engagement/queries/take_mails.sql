@@ -1,6 +1,7 @@
 -- Takes mails that wait to be read, and counts the start before they are read. If the process dies, they are due again after a minute.
 -- Each tenant with mails gets an equal part of the group, as in take_inbound.sql. $1 how many at most, $2 true: only those that were
--- started before. Served by inbound_mails_of_tenant, which also finds the tenants, one after the other.
+-- started before. Served by inbound_mails_of_tenant, which also finds the tenants, one after the other; with $2 true by
+-- inbound_mails_again.
 with recursive tenants as (
     (select tenant_id from inbound_mails where due_at is not null order by tenant_id, due_at limit 1)
     union all

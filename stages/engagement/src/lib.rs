@@ -83,6 +83,7 @@ pub async fn start(deps: &Deps, settings: &Settings) -> Result<(), StageError> {
             pool: deps.pool.clone(),
             by_key: deps.by_key.bulk(Engagement::NAME),
             reader: deps.reader.clone(),
+            tokens: deps.tokens.clone(),
             shard,
         }),
     );

@@ -6,11 +6,12 @@ select c.kind, c.subject, c.preheader, c.body_html, c.body_text,
        postal_address(s.physical_address, t.physical_address) as physical_address,
        d.domain as sending_domain,
        -- The domain of tracking links: the one the tenant has chosen, else the sender's own. None unless the last check of that domain
-       -- found its tracking host.
+       -- found its tracking host. The sandbox has none: its domain may be another tenant's in production, who owns the host.
        (
            select k.domain
            from domains k
            where k.tenant_id = $1 and k.id = coalesce(t.tracking_domain_id, d.id) and k.status in ('verified', 'degraded')
+             and t.environment = 'production'
              and exists (
                  select from jsonb_array_elements(case jsonb_typeof(k.records) when 'array' then k.records else '[]' end) r
                  where r ->> 'purpose' = 'tracking' and r ->> 'host' = 'link.' || k.domain and r -> 'valid' = 'true'

@@ -3,7 +3,8 @@
 select w.id as "tenant_id!", array(
            select m.created_at from (
                select m.created_at from messages m
-               where m.tenant_id = w.id and m.created_at > statement_timestamp() - interval '1 hour' and not m.is_metered
+               where m.tenant_id = w.id and not m.is_metered
+                 and m.created_at between statement_timestamp() - interval '1 hour' and statement_timestamp()
                order by m.created_at desc
                limit $2
            ) m

@@ -1,6 +1,6 @@
 -- What decides about occurrences of triggers. $1 tenants, $2 sequences, $3 contacts. By primary keys and `enrollments_by_contact`: what a
--- contact went through is read once, however many occurrences it has. Enrollments of contacts that were merged into one of these are the
--- person's, too.
+-- contact went through is read once, however many occurrences it has, and of deleted enrollments when the last one was. Enrollments of
+-- contacts that were merged into one of these are the person's, too.
 with past as materialized (
     select k.tenant_id, k.sequence_id, k.contact_id, e.last_at, e.is_live
     from (
@@ -15,9 +15,12 @@ with past as materialized (
             select m.id from contacts m where m.tenant_id = k.tenant_id and m.merged_into = k.contact_id
         ) o
         cross join lateral (
-            select e.sequence_id, e.status, e.created_at from enrollments e
-            where e.tenant_id = k.tenant_id and e.contact_id = o.id
-            offset 0
+            (select e.sequence_id, e.status, e.created_at from enrollments e
+             where e.tenant_id = k.tenant_id and e.contact_id = o.id
+             offset 0)
+            union all
+            select p.sequence_id, 'over', p.last_at from past_enrollments p
+            where p.tenant_id = k.tenant_id and p.sequence_id = k.sequence_id and p.contact_id = o.id
         ) e
         where e.sequence_id = k.sequence_id
     ) e

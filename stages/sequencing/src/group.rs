@@ -108,7 +108,7 @@ impl Groups {
                 self.claim_calls(&items, now, &mut result, calls);
                 continue;
             }
-            let taken = steps::take(&mut *db, kind, &items, announce, self.owner_mails_per_hour).await?;
+            let taken = steps::take(&mut *db, kind, &items, announce, self.owner_mails_per_hour, now).await?;
             for (item, taken) in items.iter().zip(taken) {
                 let (moved, log) = follow(item, taken, now);
                 result.moves.push(moved);

@@ -29,9 +29,11 @@ pub(crate) struct Occurrences {
 #[async_trait]
 impl Sweep for Occurrences {
     fn schedule(&self) -> SweepSchedule {
+        // A try that lies ahead was noted by a clock that was set back since.
         SweepSchedule::every("find_occurrences", Duration::from_secs(1)).when("exists (select from sequences s
                      where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
-                       and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes'))")
+                       and (s.triggers_tried_at is null
+                            or s.triggers_tried_at not between now() - interval '5 minutes' and now() + interval '1 minute'))")
     }
 
     /// Looks at one trigger of each of some tenants: one that has many keeps no other waiting.
@@ -42,7 +44,8 @@ impl Sweep for Occurrences {
                  select distinct on (s.tenant_id) s.tenant_id, s.id
                  from sequences s
                  where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
-                   and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes')
+                   and (s.triggers_tried_at is null
+                        or s.triggers_tried_at not between now() - interval '5 minutes' and now() + interval '1 minute')
                  order by s.tenant_id, s.triggers_tried_at nulls first
              ) w
              order by random() limit 20",
@@ -86,7 +89,8 @@ impl Occurrences {
             r#"with due as (
                    select s.tenant_id, s.id from sequences s
                    where s.tenant_id = $1 and s.id = $2 and s.trigger_config is not null and s.status = 'active'
-                     and (s.triggers_tried_at is null or s.triggers_tried_at < now() - interval '5 minutes')
+                     and (s.triggers_tried_at is null
+                          or s.triggers_tried_at not between now() - interval '5 minutes' and now() + interval '1 minute')
                    for no key update of s skip locked
                )
                update sequences s set triggers_tried_at = now()

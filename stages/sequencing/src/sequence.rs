@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDate, Utc};
 use ledger::gate::QuietRule;
 use schemas::{Classification, DelayUnit, Environment, MessageKind, SequenceStatus, StepType};
 use serde::Deserialize;
@@ -78,6 +78,11 @@ impl Sequence {
     ) -> Option<DateTime<Utc>> {
         let step = self.step(version, order)?;
         Some(delay::after(at, step.delay_amount, step.delay_unit, delay::zone(contact_zone, &self.timezone)))
+    }
+
+    /// The day that it is where the contact is.
+    pub(crate) fn day(&self, now: DateTime<Utc>, contact_zone: Option<&str>) -> NaiveDate {
+        now.with_timezone(&delay::zone(contact_zone, &self.timezone)).date_naive()
     }
 
     /// When an enrollment in it ends early.

@@ -1,4 +1,4 @@
--- Deliveries with their bodies. $1 tenants, $2 ids. Primary keys. No body: the contact it is about was erased.
+-- Deliveries with their bodies. $1 tenants, $2 ids. Primary keys. No body: it is gone, with the contact it is about or by its age.
 select d.id as "id!", d.event_id as "event_id!", d.type as "event_type!", d.attempts as "attempts!", d.replayed as "replayed!",
        d.created_at as "created_at!", e.body as "body?", e.traceparent as "traceparent?"
 from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)

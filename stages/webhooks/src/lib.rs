@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use runner::{Deps, Intake, Stage, StageError, Sweep, SweepSchedule};
-use runtime::{Publication, plans::PreparedPool};
+use runtime::{Publication, plans::PreparedPool, settings::keep_at_least};
 use schemas::{FactsAnnounced, Lane, subjects};
 
 use self::{
@@ -43,11 +43,14 @@ pub struct Settings {
     /// Most requests in flight from one process. An endpoint that does not answer uses one for `webhook-timeout`.
     #[arg(long, env = "POSTRIDER_WEBHOOK_IN_FLIGHT", default_value_t = 1_000)]
     pub webhook_in_flight: usize,
-    /// How long events and deliveries are kept, to be shown and replayed with the same bytes.
-    #[arg(long, env = "POSTRIDER_WEBHOOK_KEEP", default_value = "30d", value_parser = humantime::parse_duration)]
+    /// How long events and deliveries are kept, to be shown and replayed with the same bytes, and held while their subscription is paused.
+    /// At least a day; `0s`: for ever.
+    #[arg(long, env = "POSTRIDER_WEBHOOK_KEEP", default_value = "30d", value_parser = keep_at_least(KEEP_MIN))]
     pub webhook_keep: Duration,
 }
 
+/// The shortest time deliveries are kept: longer than the default backoff.
+const KEEP_MIN: Duration = Duration::from_secs(24 * 60 * 60);
 /// Notifications that one call of the handler answers: they all mean the same.
 const COALESCE: usize = 64;
 /// Groups of facts made into events at the same time.
@@ -79,7 +82,11 @@ pub fn start(deps: &Deps, settings: &Settings) {
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::EndDisabledDeliveries(by_key.clone())));
     deps.runner.start_sweep(
         Webhooks::NAME,
-        Arc::new(retention::PurgeExpired { pool: deps.pool.clone(), keep: settings.webhook_keep }),
+        Arc::new(retention::PurgeExpired {
+            pool: deps.pool.clone(),
+            keep: settings.webhook_keep,
+            retries: settings.webhook_backoff.iter().sum(),
+        }),
     );
     deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::MeasureQueue(by_key)));
 }

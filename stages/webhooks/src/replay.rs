@@ -153,7 +153,7 @@ impl Replay {
             for row in part {
                 keys.push(self.tenant_id, row.0, row.1, row.2);
             }
-            pending.extend(fan_out::read_pending_events(db, &keys, &Keys::default(), &Keys::default()).await?);
+            pending.extend(fan_out::read_pending_events(db, &keys, &Keys::default(), &Keys::default()).await?.0);
         }
         // All at once: another replay of the product may have the same bodies in parts that are cut differently.
         let deliveries = fan_out::replay_events(db, self.tenant_id, self.subscription_id, pending).await?;
@@ -245,7 +245,7 @@ impl Replay {
     }
 
     async fn repeat_events(&self, db: &mut PgConnection, notices: &Keys, contacts: &Keys) -> Result<i64, StageError> {
-        let pending = fan_out::read_pending_events(db, &EventKeys::default(), notices, contacts).await?;
+        let (pending, _) = fan_out::read_pending_events(db, &EventKeys::default(), notices, contacts).await?;
         fan_out::replay_events(db, self.tenant_id, self.subscription_id, pending).await
     }
 
@@ -410,7 +410,8 @@ mod tests {
         let replays = Replays(runtime::plans::PreparedPool::new(&rig.pool, 1));
         while replays.sweep().await.unwrap() > 0 {}
         assert_eq!(rig.number("select count(*) from webhook_deliveries where status = 'pending'").await, 1);
-        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
+        let keep = std::time::Duration::from_secs(30 * 24 * 60 * 60);
+        let purge = PurgeExpired { pool: rig.pool.clone(), keep, retries: std::time::Duration::ZERO };
         while purge.sweep().await.unwrap() > 0 {}
         assert_eq!(rig.number("select count(*) from webhook_events where body = 'the first bytes'").await, 1);
     }

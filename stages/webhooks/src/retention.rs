@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::{Gauge, plans::PreparedPool};
+use runtime::{Counter, Gauge, plans::PreparedPool};
 use sqlx::PgPool;
 
 /// Rows changed in one transaction.
 const SLICE: i64 = 2_000;
-/// Expired deliveries, or bodies, deleted in one transaction: many, because each looks through all old deliveries that wait.
+/// Expired deliveries, or bodies, deleted in one transaction.
 const PURGE_SLICE: i64 = 50_000;
 const END_INTERVAL: Duration = Duration::from_secs(2);
 const PURGE_INTERVAL: Duration = Duration::from_secs(5 * 60);
@@ -32,10 +32,13 @@ impl Sweep for EndDisabledDeliveries {
     }
 }
 
-/// The sweep that deletes expired event bodies, deliveries and replays. Deliveries that wait stay until they are delivered or dead.
+/// The sweep that deletes expired event bodies, deliveries and replays, also deliveries that a paused subscription holds.
 pub(crate) struct PurgeExpired {
     pub pool: PgPool,
+    /// How long they are kept. Zero: for ever.
     pub keep: Duration,
+    /// How long a delivery is tried: for so much longer it may need its body.
+    pub retries: Duration,
 }
 
 #[async_trait]
@@ -45,13 +48,24 @@ impl Sweep for PurgeExpired {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let keep = self.keep.as_secs_f64();
-        let mut gone =
-            sqlx::query_file!("queries/purge_deliveries.sql", keep, PURGE_SLICE).fetch_one(&self.pool).await?.gone;
-        // While there are more deliveries, each search for bodies would look through them.
-        if gone < PURGE_SLICE {
-            gone += sqlx::query_file!("queries/purge_bodies.sql", keep, PURGE_SLICE).fetch_one(&self.pool).await?.gone;
+        if self.keep.is_zero() {
+            return Ok(0);
         }
+        let keep = self.keep.as_secs_f64();
+        let keep_bodies = self.keep.saturating_add(self.retries).as_secs_f64();
+        let deliveries =
+            sqlx::query_file!("queries/purge_deliveries.sql", keep, PURGE_SLICE).fetch_one(&self.pool).await?;
+        let undelivered = u64::try_from(deliveries.undelivered).unwrap_or(0);
+        if undelivered > 0 {
+            Counter::WebhookAttemptsTotal.add(undelivered, [("outcome", "dead")]);
+            tracing::warn!(
+                stage = "webhooks",
+                undelivered,
+                "deliveries are deleted that waited, as in a pause, for longer than they are kept"
+            );
+        }
+        let bodies =
+            sqlx::query_file!("queries/purge_bodies.sql", keep_bodies, PURGE_SLICE).fetch_one(&self.pool).await?.gone;
         sqlx::query!(
             "delete from webhook_replays where ctid = any(array(
                  select ctid from webhook_replays where status <> 'running' and created_at < now() - make_interval(secs => $1) limit $2))",
@@ -60,7 +74,7 @@ impl Sweep for PurgeExpired {
         )
         .execute(&self.pool)
         .await?;
-        Ok(u64::try_from(gone).unwrap_or(0))
+        Ok(u64::try_from(deliveries.gone + bodies).unwrap_or(0))
     }
 }
 
@@ -90,60 +104,79 @@ impl Sweep for MeasureQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use runner::Sweep;
     use stage_rig::Rig;
     use uuid::Uuid;
 
     use super::{PURGE_SLICE, PurgeExpired};
 
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn purge(rig: &Rig, keep: Duration) -> PurgeExpired {
+        PurgeExpired { pool: rig.pool.clone(), keep, retries: DAY }
+    }
+
     #[tokio::test]
-    async fn deliveries_that_wait_keep_their_bodies_through_a_pause() {
+    async fn what_waits_is_kept_from_when_it_was_due() {
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
-        for status in ["paused", "active"] {
+        // Held by a pause for 40 and for 20 days; made 40 days ago and replayed yesterday, when its body was made anew.
+        for (status, made, due) in [("paused", 40, 40), ("paused", 20, 20), ("active", 40, 1)] {
             sqlx::query(
                 "with s as (
                      insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, status, secret)
                      values ($1, $2, 'crm', 'production', 'https://x.example/', '{email.opened}', $3, '')
-                     returning tenant_id, id
                  ), e as (
                      insert into webhook_events (tenant_id, product, id, type, body, created_at)
-                     select $1, 'crm', gen_random_uuid(), 'email.opened', '', now() - interval '400 days' from generate_series(1, 3)
+                     select $1, 'crm', gen_random_uuid(), 'email.opened', '', now() - make_interval(days => $5)
+                     from generate_series(1, 3)
                      returning id
                  ), d as (
-                     insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, created_at)
-                     select $1, gen_random_uuid(), $2, 'crm', e.id, 'email.opened', 'pending', now() - interval '400 days' from e
-                     returning id
+                     insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, created_at, next_attempt_at)
+                     select $1, gen_random_uuid(), $2, 'crm', e.id, 'email.opened', now() - make_interval(days => $4),
+                            now() - make_interval(days => $5)
+                     from e
+                     returning id, next_attempt_at
                  )
-                 insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id) select $1, $2, now(), d.id from d",
+                 insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
+                 select $1, $2, d.next_attempt_at, d.id from d",
             )
             .bind(tenant.id)
             .bind(Uuid::now_v7())
             .bind(status)
+            .bind(made)
+            .bind(due)
             .execute(&rig.pool)
             .await
             .unwrap();
         }
-        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
-        while purge.sweep().await.unwrap() > 0 {}
-        let counts = async || {
-            (
-                rig.number("select count(*) from webhook_deliveries").await,
-                rig.number("select count(*) from webhook_events").await,
-            )
+        let left = async |keep: Duration| {
+            while purge(&rig, keep).sweep().await.unwrap() > 0 {}
+            let mut left = Vec::new();
+            for count in [
+                "select count(*) from webhook_deliveries",
+                "select count(*) from webhook_events",
+                "select count(*) from webhook_queue",
+            ] {
+                left.push(rig.number(count).await);
+            }
+            left
         };
-        assert_eq!(counts().await, (6, 6), "held by a pause, and just resumed");
-        sqlx::query(
-            "update webhook_subscriptions set status = 'disabled', disabled_at = now() where status = 'active'",
-        )
-        .execute(&rig.pool)
-        .await
-        .unwrap();
-        while purge.sweep().await.unwrap() > 0 {}
-        assert_eq!(counts().await, (3, 3), "the disabled subscription's are gone");
+        assert_eq!(left(Duration::ZERO).await, [9; 3], "for ever");
+        let mut tx = rig.pool.begin().await.unwrap();
+        let counted = sqlx::query_file!("queries/purge_deliveries.sql", (30 * DAY).as_secs_f64(), PURGE_SLICE)
+            .fetch_one(&mut *tx)
+            .await
+            .unwrap();
+        assert_eq!((counted.gone, counted.undelivered), (3, 3), "what goes undelivered is counted");
+        tx.rollback().await.unwrap();
+        assert_eq!(left(30 * DAY).await, [6; 3], "the pause of 40 days holds nothing any more");
+        assert_eq!(left(10 * DAY).await, [3; 3]);
     }
 
-    /// Expired deliveries, and a body.
+    /// Deliveries of 40 days ago, and their body.
     async fn expired(rig: &Rig, deliveries: i64) {
         let tenant = rig.tenant().await;
         sqlx::query(
@@ -166,17 +199,22 @@ mod tests {
     async fn one_run_deletes_many_thousand_expired_deliveries() {
         let rig = Rig::new().await;
         expired(&rig, 5_000).await;
-        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
-        assert_eq!(purge.sweep().await.unwrap(), 5_001);
+        let mut tx = rig.pool.begin().await.unwrap();
+        let counted = sqlx::query_file!("queries/purge_deliveries.sql", (30 * DAY).as_secs_f64(), PURGE_SLICE)
+            .fetch_one(&mut *tx)
+            .await
+            .unwrap();
+        assert_eq!((counted.gone, counted.undelivered), (5_000, 0));
+        tx.rollback().await.unwrap();
+        assert_eq!(purge(&rig, 30 * DAY).sweep().await.unwrap(), 5_001);
     }
 
     #[tokio::test]
-    async fn bodies_are_deleted_once_all_their_deliveries_are() {
+    async fn a_body_is_kept_as_long_as_a_delivery_of_it_may_be_tried() {
         let rig = Rig::new().await;
-        expired(&rig, PURGE_SLICE + 1).await;
-        let purge = PurgeExpired { pool: rig.pool.clone(), keep: std::time::Duration::from_secs(30 * 24 * 60 * 60) };
-        assert_eq!(purge.sweep().await.unwrap(), 50_000);
-        assert_eq!(rig.number("select count(*) from webhook_events").await, 1);
-        assert_eq!(purge.sweep().await.unwrap(), 2);
+        expired(&rig, 1).await;
+        let bodies = "select count(*) from webhook_events";
+        assert_eq!((purge(&rig, 39 * DAY + DAY / 2).sweep().await.unwrap(), rig.number(bodies).await), (1, 1));
+        assert_eq!((purge(&rig, 38 * DAY).sweep().await.unwrap(), rig.number(bodies).await), (1, 0));
     }
 }

@@ -100,7 +100,8 @@ pub(super) async fn performance(db: &mut PgConnection, tenant: Uuid, given: Valu
     ]);
     let sent = &states["sent"];
     let fact = |number| part_of(number, sent, sent);
-    let (opened, clicked) = (fact(row.opened), fact(row.clicked));
+    let (delivered, opened, clicked) = (fact(row.delivered), fact(row.opened), fact(row.clicked));
+    let confirmed = part_of(row.confirmed, &delivered["count"], sent);
     let opened_human = part_of(row.opened_human, &opened["count"], sent);
     let clicked_human = part_of(row.clicked_human, &clicked["count"], sent);
     Ok(json!({
@@ -109,8 +110,8 @@ pub(super) async fn performance(db: &mut PgConnection, tenant: Uuid, given: Valu
         "total": small_counts::count(row.total),
         "states": states,
         "facts": {
-            "delivered": fact(row.delivered),
-            "delivered_confirmed": fact(row.confirmed),
+            "delivered": delivered,
+            "delivered_confirmed": confirmed,
             "bounced": fact(row.bounced),
             "complained": fact(row.complained),
             "unsubscribed": fact(row.unsubscribed),
@@ -164,9 +165,9 @@ pub(super) async fn readiness(
     .await?
     .ok_or(ToolFault::NoCampaign)?;
     let selector = AudienceSelector::from_columns(&row.audience_mode, row.list_id, row.segment_id, &row.tag_ids);
-    let queued = match (&selector, row.status) {
+    let counted = match (&selector, row.status) {
         (Some(selector), CampaignStatus::Draft | CampaignStatus::Scheduled) => {
-            Some(ledger::audience::count(&mut *db, tenant, selector, row.classification).await?.queued)
+            Some(ledger::audience::count(&mut *db, tenant, selector, row.classification).await?)
         }
         _ => None,
     };
@@ -181,9 +182,8 @@ pub(super) async fn readiness(
         check("window_is_open", row.window_is_open),
         check("audience_is_named", selector.is_some()),
     ];
-    if let Some(queued) = queued {
-        checks.push(check("somebody_would_be_mailed", queued > 0));
-        checks.push(check("send_quota_suffices", remaining_quota(db, tenant, quota).await?.fits(queued)));
+    if let Some(count) = counted {
+        checks.push(check("send_quota_suffices", remaining_quota(db, tenant, quota).await?.fits(count.queued)));
     }
     let ready = checks.iter().all(|check| check["ready"] == json!(true));
     Ok(json!({

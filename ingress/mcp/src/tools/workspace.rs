@@ -56,9 +56,12 @@ pub(super) async fn deliverability(db: &mut PgConnection, tenant: Uuid, given: V
     let counts: Map<String, Value> = EVENTS
         .iter()
         .map(|event| {
-            let of_the_sent = matches!(*event, "delivered" | "confirmed" | "bounced" | "complained" | "unsubscribed");
-            let shown =
-                if of_the_sent { small_counts::share(number(event), sent) } else { small_counts::count(number(event)) };
+            let shown = match *event {
+                // The confirmed ones are among the delivered.
+                "confirmed" => small_counts::share(number(event), &small_counts::share(number("delivered"), sent)),
+                "delivered" | "bounced" | "complained" | "unsubscribed" => small_counts::share(number(event), sent),
+                _ => small_counts::count(number(event)),
+            };
             // As reports call it.
             let name = if *event == "confirmed" { "delivered_confirmed" } else { event };
             (name.to_owned(), shown)

@@ -67,7 +67,8 @@ fn notes(window: &HourWindow, unknown_zone: Option<&str>) -> Vec<String> {
     );
     notes.push(
         "bounces counts refusals by class, those given at once and those that came later: hard says that the mailbox is none, \
-         soft that it could not take mail for now, block that the sender was refused. Only hard ones count as bounced. \
+         soft that it could not take mail for now, block that the sender was refused. Of those given at once, only hard ones \
+         count as bounced; of those that came later, all. \
          sequence_triggers and templates among the top messages count in the hour it became known, and only what was sent."
             .to_owned(),
     );

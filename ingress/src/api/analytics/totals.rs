@@ -45,7 +45,7 @@ message_totals! {
     unknown = "unknown",
     /// Withheld on purpose, or cancelled.
     skipped = "skipped",
-    /// Refused because the mailbox does not exist.
+    /// Refused at once because the mailbox does not exist, or come back later, whatever the class.
     bounced = "bounced",
     /// Reported as spam.
     complained = "complained",

@@ -52,12 +52,13 @@ impl HourWindow {
         first.iter_days().take_while(move |day| *day <= last)
     }
 
-    /// True if days of the time zone begin within an hour of UTC, which hourly totals cannot separate.
+    /// True if a day of the window begins within an hour of UTC, which hourly totals cannot separate: in some zones in one season only.
     pub(super) fn splits_hours(&self) -> bool {
         use chrono::{Offset, TimeZone};
         let offset =
             |at: DateTime<Utc>| self.timezone.offset_from_utc_datetime(&at.naive_utc()).fix().local_minus_utc();
-        [self.from, self.to].into_iter().any(|at| offset(at) % 3_600 != 0)
+        let days = std::iter::successors(Some(self.from), |at| Some(*at + TimeDelta::days(1)));
+        days.take_while(|at| *at < self.to).chain([self.to]).any(|at| offset(at) % 3_600 != 0)
     }
 }
 
@@ -118,6 +119,15 @@ mod tests {
         let days: Vec<String> = window.days().map(|day| day.to_string()).collect();
         assert_eq!(days, ["2026-03-08", "2026-03-09"]);
         assert!(!window.splits_hours() && HourWindow { timezone: Tz::Asia__Kolkata, ..window }.splits_hours());
+    }
+
+    #[test]
+    fn a_window_over_a_season_of_half_hours_splits_them() {
+        let zone = Tz::Australia__Lord_Howe;
+        let of = |from, to| window(Some(from), Some(to), zone).unwrap().splits_hours();
+        // Eleven hours ahead in summer, ten and a half in winter.
+        assert!(!of("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"));
+        assert!(of("2026-01-01T00:00:00Z", "2026-12-01T00:00:00Z"));
     }
 
     #[rstest]

@@ -126,7 +126,7 @@ async fn list(ctx: &mut RequestContext, query: ListAudiences) -> Result<ApiReply
     let audiences = sqlx::query_as!(
         AudienceView,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
-                  (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
+                  audience_member_count($1, a.id) as "member_count!"
            from audiences a
            where tenant_id = $1 and deleted_at is null and ($2::text is null or kind = $2)
              and ($3::timestamptz is null or (created_at, id) < ($3, $4))
@@ -151,7 +151,7 @@ async fn find(ctx: &mut RequestContext) -> Result<AudienceView, ApiError> {
     sqlx::query_as!(
         AudienceView,
         r#"select id as audience_id, kind, name, description, public_name, public_description, created_at, updated_at,
-                  (select count(*) from audience_members m where m.tenant_id = $1 and m.audience_id = a.id) as "member_count!"
+                  audience_member_count($1, a.id) as "member_count!"
            from audiences a where tenant_id = $1 and id = $2 and deleted_at is null"#,
         tenant,
         id,
@@ -325,13 +325,9 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let kind = kind.fetch_optional(ctx.db()).await?.ok_or_else(|| ApiError::not_found("audience"))?;
     let references = references::to_audience(ctx.db(), tenant, id).await?;
     references::refuse("audience", references, "change them, or wait until they are over")?;
-    let members = sqlx::query_scalar!(
-        r#"select count(*) as "members!" from audience_members where tenant_id = $1 and audience_id = $2"#,
-        tenant,
-        id,
-    )
-    .fetch_one(ctx.db())
-    .await?;
+    let members = sqlx::query_scalar!(r#"select audience_member_count($1, $2) as "members!""#, tenant, id)
+        .fetch_one(ctx.db())
+        .await?;
     sqlx::query!(
         "update audiences set deleted_at = now(), updated_at = now() where tenant_id = $1 and id = $2",
         tenant,
@@ -351,12 +347,12 @@ fn already_exists() -> ApiError {
 #[serde(deny_unknown_fields)]
 struct ChangeMembers {
     /// Contact ids or addresses.
-    #[serde(default)]
-    #[schemars(with = "Vec<ContactName>", length(max = MEMBERS_MAX))]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<Vec<ContactName>>", length(max = MEMBERS_MAX))]
     add: Vec<String>,
     /// Contact ids or addresses.
-    #[serde(default)]
-    #[schemars(with = "Vec<ContactName>", length(max = MEMBERS_MAX))]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<Vec<ContactName>>", length(max = MEMBERS_MAX))]
     remove: Vec<String>,
 }
 

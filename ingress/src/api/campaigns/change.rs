@@ -121,9 +121,11 @@ pub(super) async fn change(
     match change {
         CampaignChange::Nothing => {}
         CampaignChange::Fields => {
+            let contents = store::contents_of(&row);
             let draft = CampaignRequest::of(row, body).resolve(ctx).await?;
             let caller = Arc::clone(&ctx.caller);
             store::write(ctx.db(), tenant, id, &caller, &draft).await?;
+            store::empty_replaced_contents(ctx.db(), tenant, id, &contents).await?;
             ctx.audit("campaign.changed", &id.to_string(), json!({})).await?;
             warnings = draft.warnings;
         }
@@ -139,7 +141,8 @@ pub(super) async fn change(
             let now = Utc::now();
             let schedule = at.read(&row, now)?;
             launch::check_window(&row, schedule.due.unwrap_or(now))?;
-            let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
+            // Its launch was rejected: it goes back to draft, and is launched anew.
+            let waiting = waiting.ok_or_else(|| already(row.status))?;
             store::reschedule(ctx.db(), tenant, id, waiting.request_id, (schedule.due.unwrap_or(now), schedule.local))
                 .await?;
             if schedule.due.is_none() {
@@ -149,8 +152,7 @@ pub(super) async fn change(
         }
         CampaignChange::BackToDraft if row.status == CampaignStatus::Draft => {}
         CampaignChange::BackToDraft => {
-            let waiting = waiting.ok_or_else(|| already(CampaignStatus::Sending))?;
-            store::back_to_draft(ctx.db(), tenant, id, waiting.request_id).await?;
+            store::back_to_draft(ctx.db(), tenant, id, waiting.map(|waiting| waiting.request_id)).await?;
             ctx.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }
     }

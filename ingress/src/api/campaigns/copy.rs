@@ -68,6 +68,7 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
             let references = references::to_campaign(ctx.db(), tenant, id).await?;
             references::refuse("campaign", references, "change them first")?;
             store::delete_draft(ctx.db(), tenant, id).await?;
+            store::empty_replaced_contents(ctx.db(), tenant, id, &store::contents_of(&row)).await?;
             ctx.audit("campaign.deleted", &id.to_string(), json!({})).await?;
             return CampaignDeleted::reply(id);
         }

@@ -97,7 +97,7 @@ pub(super) struct LaunchPreview {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
 struct QuotaPreview {
-    /// Null: no limit.
+    /// When the launch is due, should nothing be sent before. Null: no limit.
     remaining: Option<i64>,
     resets_at: Time,
     /// The launch would be answered 429.
@@ -125,7 +125,7 @@ pub(super) async fn launch(ctx: &mut RequestContext, body: LaunchCampaign) -> Re
     let dry_run = body.dry_run.unwrap_or(false);
     let row = if dry_run { find(ctx).await? } else { begin(ctx, id).await? };
     let launch = prepare(ctx, row, schedule, body.digest, dry_run).await?;
-    let left = quota::remaining(ctx).await?;
+    let left = quota::remaining_at(ctx, launch.schedule.due.unwrap_or_else(Utc::now)).await?;
     let answer = launch.answer();
     if let Some(sample) = launch.sample {
         return ApiReply::ok(&LaunchPreview {
@@ -289,6 +289,7 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
     for (variant, content_id) in launch.row.variants.iter().zip(&launch.variant_contents) {
         store::set_variant_content(ctx.db(), tenant, id, &variant.variant, *content_id).await?;
     }
+    store::empty_replaced_contents(ctx.db(), tenant, id, &store::contents_of(&launch.row)).await?;
     let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
     let (request_id, kind, due_at) = (schemas::new_id(), RequestKind::CampaignLaunch, launch.schedule.due);
     let row = RequestRow { id: request_id, kind, payload: &payload, options: None, due_at };

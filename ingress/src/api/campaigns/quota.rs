@@ -1,14 +1,20 @@
 //! The send quota at launch: a caller cannot queue what cannot be sent. The fence enforces it.
 
+use chrono::{DateTime, Utc};
 use http::StatusCode;
-use ledger::quota::{QuotaRemaining, remaining_quota};
+use ledger::quota::{QuotaRemaining, quota_usage};
 
 use crate::pipeline::{RequestContext, error::ApiError};
 
 /// How many mails the tenant may still send.
 pub(crate) async fn remaining(ctx: &mut RequestContext) -> Result<QuotaRemaining, ApiError> {
+    remaining_at(ctx, Utc::now()).await
+}
+
+/// How many mails the tenant may send at a time, should it send none before: mail counts on the day on which it is sent.
+pub(super) async fn remaining_at(ctx: &mut RequestContext, at: DateTime<Utc>) -> Result<QuotaRemaining, ApiError> {
     let (tenant, defaults) = (ctx.tenant, ctx.ingress.settings.quota);
-    Ok(remaining_quota(ctx.db(), tenant, &defaults).await?)
+    Ok(quota_usage(ctx.db(), tenant, &defaults).await?.left_at(at))
 }
 
 /// 429 `send_quota_exceeded` with the time of the next reset, unless so many mails fit.

@@ -148,6 +148,36 @@ async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rul
     Ok(())
 }
 
+/// The contents of a campaign and of its variants.
+pub(crate) fn contents_of(row: &CampaignRow) -> Vec<Uuid> {
+    row.variants.iter().map(|variant| variant.content_id).chain([row.content_id]).collect()
+}
+
+/// Empties those of the contents a draft had before that it has no more: what was written over is not kept. The versions of templates
+/// are, and so is all of a campaign that was mailed. No other campaign has them: a copy has contents of its own.
+pub(crate) async fn empty_replaced_contents(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    campaign: Uuid,
+    before: &[Uuid],
+) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update contents n set subject = '', preheader = null, body_html = '', body_text = null, variables = '{}'
+         where n.tenant_id = $1 and n.id = any ($3)
+           and not exists (select from campaigns c where c.tenant_id = $1 and c.id = $2 and c.content_id = n.id)
+           and not exists (select from campaign_variants v
+                           where v.tenant_id = $1 and v.campaign_id = $2 and v.content_id = n.id)
+           and not exists (select from template_versions t where t.tenant_id = $1 and t.content_id = n.id)
+           and not exists (select from batches b where b.tenant_id = $1 and b.campaign_id = $2)",
+        tenant,
+        campaign,
+        before,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
 /// Sets what a variant says: its template may have a new version.
 pub(crate) async fn set_variant_content(
     db: &mut PgConnection,
@@ -317,9 +347,14 @@ pub(crate) async fn reschedule(
     .map(drop)
 }
 
-/// Puts a scheduled campaign back to draft: its launch is withdrawn, and the audience that was written down for it is forgotten.
-/// Campaign and request are held.
-pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid, request: Uuid) -> sqlx::Result<()> {
+/// Puts a scheduled campaign back to draft: its launch is withdrawn, if it still waits and was not rejected, and the audience that was
+/// written down for it is removed. Campaign and request are held.
+pub(crate) async fn back_to_draft(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    request: Option<Uuid>,
+) -> sqlx::Result<()> {
     sqlx::query!(
         "update requests set state = 'handled', outcome = 'withdrawn', announce_after = null, handled_at = now()
          where tenant_id = $1 and id = $2",

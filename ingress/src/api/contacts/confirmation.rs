@@ -1,5 +1,7 @@
 //! `POST /v1/contacts/{id}/confirmation`: a contact is asked by mail to confirm the consent, again or for the first time.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use http::StatusCode;
 use ledger::confirmations::{self, ConfirmationSettings};
@@ -42,13 +44,19 @@ pub(super) struct ConfirmationRequested {
     confirmation: ContactConfirmation,
 }
 
+/// Asks these contacts to confirm, and answers those that are asked now.
+pub(super) async fn request(ctx: &mut RequestContext, contacts: &[Uuid]) -> sqlx::Result<Vec<Uuid>> {
+    let (tenant, ingress) = (ctx.tenant, Arc::clone(&ctx.ingress));
+    let (settings, keys) = (&ingress.settings.confirmations, &ingress.master_keys);
+    confirmations::request(ctx.db(), tenant, contacts, false, settings, keys).await
+}
+
 pub(super) async fn ask_again(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
-    let (tenant, id, settings) = (ctx.tenant, survivor_of_path(ctx).await?, ctx.ingress.settings.confirmations);
+    let (tenant, id) = (ctx.tenant, survivor_of_path(ctx).await?);
     let contact = record::one(ctx.db(), tenant, id).await?;
-    let asked = confirmations::request(ctx.db(), tenant, &[id], false, &settings).await?;
-    if asked.is_empty() {
+    if request(ctx, &[id]).await?.is_empty() {
         let state = UnaskedContact::load(ctx, id).await?;
-        if let Some(refusal) = state.refusal(&settings, Utc::now()) {
+        if let Some(refusal) = state.refusal(&ctx.ingress.settings.confirmations, Utc::now()) {
             return Err(refusal);
         }
         // The mail that was asked for before is still due.

@@ -27,9 +27,12 @@ impl ContactFilter {
     /// is planned for what it is: by address, by the members of a small list, or down `contacts_newest` until the page is full.
     ///
     /// What no index answers is looked for among the newest contacts first: a common thing fills the page from there. Then
-    /// everybody is asked.
+    /// everybody is asked, in the order in which contacts are on disk. So are those that have changed, of a list too: an index of the times
+    /// of changes would be written at every change of a contact, and all others of the table with it.
     pub(super) async fn page(&self, db: &mut PgConnection, tenant: Uuid, page: &ListPage) -> sqlx::Result<Vec<Uuid>> {
-        if self.segment.is_none() && self.search.is_none() {
+        let has_key = self.address.is_some() || self.external_id.is_some();
+        let changed_of_all = self.updated_since.is_some() && !has_key;
+        if self.segment.is_none() && self.search.is_none() && !changed_of_all {
             return self.query(tenant, page, None).build_query_scalar().fetch_all(db).await;
         }
         let newest = Newest { before: page.before.zip(page.before_id) };

@@ -125,10 +125,19 @@ pub(crate) fn check_consent_time(at: DateTime<Utc>) -> Result<(), &'static str> 
     if at > Utc::now() + AHEAD_MAX { Err("in_the_future") } else { Ok(()) }
 }
 
-/// Checks what a request says of its contact beside the address.
-pub(crate) fn check_details(details: &ContactDetails, faults: &mut Faults) {
+/// What a request says of its contact beside the address, checked. A blank text says nothing: stored, it would keep the field from being
+/// filled.
+pub(crate) fn check_details(details: ContactDetails, faults: &mut Faults) -> ContactDetails {
     for (path, text) in details.fields() {
         faults.one_line(path, text.unwrap_or_default(), CONTACT_TEXT_MAX_CHARS);
+    }
+    let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
+    let ContactDetails { first_name, last_name, title, phone } = details;
+    ContactDetails {
+        first_name: given(first_name),
+        last_name: given(last_name),
+        title: given(title),
+        phone: given(phone),
     }
 }
 
@@ -239,13 +248,17 @@ contact_body! {
         #[schemars(with = "Option<Map<String, Value>>", extend("default" = null))]
         pub fields: Map<String, Value>,
         /// Ids, or names; a name that is new makes a tag.
-        #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
+        #[serde(deserialize_with = "crate::pipeline::or_default")]
+        #[schemars(with = "Option<Vec<AudienceName>>", length(max = AUDIENCES_MAX))]
         pub tags: Vec<String>,
         /// Ids, or names; a name that is new makes a list.
-        #[schemars(with = "Vec<AudienceName>", length(max = AUDIENCES_MAX))]
+        #[serde(deserialize_with = "crate::pipeline::or_default")]
+        #[schemars(with = "Option<Vec<AudienceName>>", length(max = AUDIENCES_MAX))]
         pub lists: Vec<String>,
         pub marketing_status: Option<MarketingStatus>,
         /// Double opt-in: whoever is not subscribed yet is `pending`, and is subscribed by the link in a confirmation mail.
+        #[serde(deserialize_with = "crate::pipeline::or_default")]
+        #[schemars(with = "Option<bool>")]
         pub require_verification: bool,
         pub consent: Option<Consent>,
     }

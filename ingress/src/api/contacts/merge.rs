@@ -14,6 +14,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
+    confirmation,
     input::is_source_of_mail,
     record,
     store::{self, MARKETING_STATUS_CHANGED, NewValues},
@@ -95,8 +96,7 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     copy_suppressions(ctx.db(), tenant, text(&gone, "address"), text(&kept, "address")).await?;
     if was_asked {
         // The link in the other's mail proves nothing about the address that is left.
-        let settings = ctx.ingress.settings.confirmations;
-        confirmations::request(ctx.db(), tenant, &[survivor], false, &settings).await?;
+        confirmation::request(ctx, &[survivor]).await?;
     }
     ctx.audit("contact.merged", &survivor.to_string(), json!({"merged": merged})).await?;
     let (from, to) = (&kept["marketing_status"], &columns["marketing_status"]);

@@ -177,8 +177,8 @@ pub(crate) fn routes() -> Routes {
                 "deleteContact",
                 "Archive or erase a contact",
                 "Archives. With `erase: true` the contact's own data is erased at once and what else names the \
-                 person within minutes; suppressions of the address stay. Asked again, the answer says whether the \
-                 erasure is complete.",
+                 person within minutes. Suppressions of the address stay; a contact that is unsubscribed or has left a \
+                 topic leaves one that withholds marketing. Asked again, the answer says whether the erasure is complete.",
             )
             .answer::<ContactRemoved>(200, "Done")
             .refuses(404, &["contact_not_found"]),
@@ -315,7 +315,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeContact) -> Result<ApiRepl
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RemoveContact {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<bool>")]
     erase: bool,
 }
 
@@ -349,10 +350,13 @@ async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiRepl
     let before = store::lock(ctx.db(), tenant, id).await?;
     let id = before.id;
     if body.erase {
-        let merged = store::merged(ctx.db(), tenant, id).await?;
-        for (id, address) in merged.into_iter().chain([(id, before.address)]) {
-            let pseudonym = hex::encode(ctx.ingress.master_keys.pseudonym(tenant, &address));
-            erase::erase(ctx.db(), tenant, id, &address, &pseudonym).await?;
+        let people: Vec<(Uuid, String)> =
+            store::merged(ctx.db(), tenant, id).await?.into_iter().chain([(id, before.address)]).collect();
+        let has_left = before.marketing_status == MarketingStatus::Unsubscribed;
+        erase::keep_opt_outs(ctx.db(), tenant, id, has_left, &people).await?;
+        for (id, address) in people {
+            let erased = ctx.ingress.master_keys.erased_address(tenant, &address);
+            erase::erase(ctx.db(), tenant, id, &address, &erased).await?;
         }
         ctx.audit("contact.erased", &id.to_string(), json!({})).await?;
         return erased(id, false);

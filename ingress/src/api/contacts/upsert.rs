@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use ledger::confirmations;
 use schemas::{MarketingStatus, parse_id};
 use serde_json::{Value, json};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
+    confirmation,
     decide::{KnownContact, KnownContacts, UpsertAction, decide_all},
     input::{OnExisting, WantedContact},
     store::{self, MARKETING_STATUS_CHANGED, NewValues},
@@ -242,8 +242,7 @@ async fn ask_to_confirm(
         let (wanted, action) = wanted.as_ref().ok().zip(action.as_ref().ok())?;
         wanted.require_verification.then(|| action.contact())
     });
-    let (tenant, settings) = (ctx.tenant, ctx.ingress.settings.confirmations);
-    confirmations::request(ctx.db(), tenant, &asked.collect::<Vec<_>>(), false, &settings).await.map(drop)
+    confirmation::request(ctx, &asked.collect::<Vec<_>>()).await.map(drop)
 }
 
 async fn audit_status_changes(

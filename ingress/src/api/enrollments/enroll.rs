@@ -70,7 +70,7 @@ impl EnrollContact {
             title: self.title,
             phone: self.phone,
         };
-        check_details(&details, &mut faults);
+        let details = check_details(details, &mut faults);
         faults.finish()?;
         Ok(NewEnrollment {
             sequence_id: sequence_id.ok_or_else(ApiError::internal)?.0,
@@ -136,9 +136,12 @@ pub(super) async fn enroll(
     let zone = delay::zone(contact.timezone.as_deref(), &first.tenant_timezone);
     let due = delay::after(first.now, u32::try_from(first.delay_amount).unwrap_or(0), first.delay_unit, zone);
     let id = schemas::new_id();
+    // One that a trigger started counts too; the unique index, which leaves those out, decides between two calls at a time.
     let inserted = sqlx::query_scalar!(
         "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, next_step, next_action_at)
-         values ($1, $2, $3, $4, $5, $6, $7)
+         select $1, $2, $3, $4, $5, $6, $7
+         where not exists (select from enrollments e where e.tenant_id = $1 and e.sequence_id = $3 and e.contact_id = $4
+                               and e.status in ('active', 'paused'))
          on conflict (tenant_id, sequence_id, contact_id) where status in ('active', 'paused') and not is_parallel do nothing
          returning next_action_at",
         tenant,

@@ -143,7 +143,8 @@ fn link_doc(id: &'static str, summary: &'static str) -> Doc {
 #[serde(deny_unknown_fields)]
 struct ExportQuery {
     /// In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<ExportFormat>")]
     format: ExportFormat,
     /// After a broken transfer, the `cursor` of its last whole row. CSV then comes without its header line.
     cursor: Option<String>,
@@ -153,7 +154,8 @@ struct ExportQuery {
 #[serde(deny_unknown_fields)]
 struct ExportEventsQuery {
     /// In CSV, a text that a spreadsheet would take for a formula begins with an apostrophe.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<ExportFormat>")]
     format: ExportFormat,
     /// After a broken transfer, the `cursor` of its last whole row. CSV then comes without its header line.
     cursor: Option<String>,

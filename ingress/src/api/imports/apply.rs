@@ -5,7 +5,7 @@ use ledger::{
     confirmations::{self, ConfirmationSettings},
     suppressions::{self, NewSuppression, SuppressionReason},
 };
-use runtime::plans;
+use runtime::{MasterKeys, plans};
 use schemas::action::SuppressionScope;
 use sqlx::{PgConnection, Postgres, Row as _, postgres::PgArguments, query::Query};
 use uuid::Uuid;
@@ -48,13 +48,15 @@ const UPDATE: &str = include_str!("../../../queries/import/update.sql");
 const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
 const EXTERNAL_IDS: &str = include_str!("../../../queries/import/external_ids.sql");
 const MEMBERS: &str = include_str!("../../../queries/import/members.sql");
-/// Suppressions that rows ask for, in the order of their keys, so that two writers cannot wait for each other. Not those that are over.
+/// Suppressions that rows ask for, in the order of their keys, so that two writers cannot wait for each other: by octets, as the ledger sorts
+/// what it writes at once. Not those that are over.
 const SUPPRESSED: &str =
     "select number, address, suppression_reason, suppression_scope, suppression_note, suppression_expires_at
     from import_rows
-    where suppression_reason is not null and (address, suppression_reason, number) > ($1, $2, $3)
+    where suppression_reason is not null
+      and (address collate \"C\", suppression_reason collate \"C\", number) > ($1, $2, $3)
       and (suppression_expires_at is null or suppression_expires_at > now())
-    order by address, suppression_reason, number limit $4";
+    order by address collate \"C\", suppression_reason collate \"C\", number limit $4";
 /// Of a list of suppressions: how many are over by the file, and how many of the addresses are under a suppression in force.
 const OUTCOME_OF_LIST: &str = "select count(*) filter (where r.ends_at <= now()),
        count(distinct r.address) filter (where exists (
@@ -77,6 +79,7 @@ pub(super) struct ImportTerms<'a> {
     pub source_slug: &'a str,
     pub compliance: &'a ImportCompliance,
     pub confirmations: &'a ConfirmationSettings,
+    pub keys: &'a MasterKeys,
 }
 
 /// The result of the valid rows.
@@ -296,7 +299,7 @@ async fn ask_to_confirm(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::
         .persistent(false)
         .fetch_all(&mut *db)
         .await?;
-    confirmations::request(db, terms.tenant, &contacts, true, terms.confirmations).await.map(drop)
+    confirmations::request(db, terms.tenant, &contacts, true, terms.confirmations, terms.keys).await.map(drop)
 }
 
 /// Writes the suppressions of the rows; answers how many there were not before. The contacts are locked: they were found or written.

@@ -8,7 +8,11 @@ pub(crate) mod header;
 mod reader;
 mod row;
 
-use std::{collections::BTreeMap, sync::LazyLock, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+    time::Instant,
+};
 
 use runtime::Budget;
 use schemars::JsonSchema;
@@ -139,8 +143,8 @@ struct CreateImport {
     /// `lifecycle_stage`, `dot_number`, `timezone`, `locale`; `tags` and `lists` (names with `;` between them or a JSON array), `list` (one
     /// name); `unsubscribed`, `marketing_status` (`subscribed` says nothing, `pending` that the contact has not agreed yet, `unsubscribed` is
     /// an opt-out), `suppression_reason`, `consent_basis`, `consent_at`; each defined field by its key, and `fields` (a JSON object of
-    /// values by key). So the CSV of `/v1/exports/contacts` can be imported; beside `fields`, `status` says whether a contact is archived.
-    /// Columns of other names are ignored.
+    /// values by key). So the CSV of `/v1/exports/contacts` can be imported; beside `fields`, `status` says whether a contact is archived: a
+    /// new one then is, and an archived one stays so, but no active one becomes archived. Columns of other names are ignored.
     ///
     /// With `suppression_import` also `reason` (as `suppression_reason`), `scope` (`all`, `marketing`; else that of the reason), `note` and
     /// `expires_at` (else for good): so the CSV of `/v1/exports/suppressions` can be imported, but for its `source`, its mail and its times of
@@ -148,16 +152,19 @@ struct CreateImport {
     csv: String,
     #[schemars(length(max = NAME_MAX_CHARS))]
     name: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<ImportOperation>")]
     operation: ImportOperation,
     /// The source of new contacts. Default: api_import. Not transactional, message or campaign_test.
     #[schemars(regex(pattern = SLUG_PATTERN))]
     source_slug: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<ImportCompliance>")]
     compliance: ImportCompliance,
     /// Whether its new contacts and members start sequences (`contact_created`, `list_joined`, `tag_added`, `segment_entered`).
     /// Dates that it brings always count (`field_date`). Default: false.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<bool>")]
     start_sequences: bool,
 }
 
@@ -269,13 +276,14 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
     let removed: Vec<String> =
         defined.into_iter().filter(|(key, kind)| still_defined.get(key) != Some(kind)).map(|(key, _)| key).collect();
     apply::leave_out_fields(ctx.db(), &removed).await?;
-    let confirmations = ctx.ingress.settings.confirmations;
+    let ingress = Arc::clone(&ctx.ingress);
     let terms = apply::ImportTerms {
         tenant,
         operation,
         source_slug: &source_slug,
         compliance: &compliance,
-        confirmations: &confirmations,
+        confirmations: &ingress.settings.confirmations,
+        keys: &ingress.master_keys,
     };
     let outcome = apply::apply(ctx.db(), terms, &report).await?;
     if !start_sequences && report.valid > 0 && operation != ImportOperation::VerificationOnly {

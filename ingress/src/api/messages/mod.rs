@@ -62,7 +62,8 @@ pub(crate) fn routes() -> Routes {
                  it, hard suppressions do, and a blocked recipient is listed in `skipped`. Counts by recipient \
                  against the send quota and the hourly limit. Send an `Idempotency-Key`: after a 504, or when no \
                  answer came, a repeat sends nothing twice and answers the outcome. A 502 says the codes of the \
-                 provider in `detail`. With `scheduled_at` the answer is 202 at once. `GET /v1/sends/{send_id}` follows each mail.",
+                 provider in `detail`. 504 `outcome_unknown` is final unless evidence comes: the mail may have \
+                 arrived, and is not tried again. With `scheduled_at` the answer is 202 at once. `GET /v1/sends/{send_id}` follows each mail.",
         )
         .example(json!({
             "sender_id": ID, "to": [{"email": "ann@example.com", "name": "Ann Lee"}], "subject": "Your certificate",
@@ -76,7 +77,7 @@ pub(crate) fn routes() -> Routes {
         .refuses(422, &["use_campaigns_for_marketing", "all_recipients_suppressed"])
         .refuses(429, &["message_rate_exceeded", "send_quota_exceeded"])
         .refuses(502, &["provider_rejected"])
-        .refuses(504, &["dispatch_pending"]),
+        .refuses(504, &["dispatch_pending", "outcome_unknown"]),
     )
 }
 

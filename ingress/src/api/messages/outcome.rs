@@ -189,8 +189,10 @@ impl MessageState {
             return self.accepted();
         }
         if any(SendState::Unknown) {
-            // It may have arrived: neither a success nor a refusal.
-            return Err(pending(self.message_id).detail("the provider took the message and did not answer"));
+            // It may have arrived: neither a success nor a refusal, and nothing is tried again. Evidence may still come: it is not kept.
+            return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "outcome_unknown")
+                .detail("the provider did not say whether it took the message, which may have arrived")
+                .about_message(self.message_id));
         }
         let refused: Vec<&RecipientRow> =
             self.recipients.iter().filter(|recipient| !recipient.is(SendState::Skipped)).collect();
@@ -218,11 +220,12 @@ impl MessageState {
                 .about_message(self.message_id);
         }
         if any(SkipReason::QuotaExceeded) {
+            // Without `Retry-After`: the message is skipped for good, and a repeat with its key would find the same.
             return ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded")
-                .detail("the quota was used up when the message came to its turn")
+                .detail("the quota was used up when the message came to its turn; send it as a new one")
                 .about_message(self.message_id);
         }
-        super::all_suppressed()
+        super::all_suppressed().about_message(self.message_id)
     }
 
     fn accepted(&self) -> Result<ApiReply, ApiError> {
@@ -286,7 +289,7 @@ mod tests {
     #[case::refused(&[Some(Failed), Some(Failed)], Some((502, "provider_rejected")))]
     #[case::refused_or_blocked(&[Some(Failed), Some(Skipped)], Some((502, "provider_rejected")))]
     #[case::too_late(&[Some(Expired)], Some((502, "provider_rejected")))]
-    #[case::doubtful(&[Some(Failed), Some(Unknown)], Some((504, "dispatch_pending")))]
+    #[case::doubtful(&[Some(Failed), Some(Unknown)], Some((504, "outcome_unknown")))]
     #[case::all_blocked(&[Some(Skipped)], Some((422, "all_recipients_suppressed")))]
     fn the_answer_follows_from_the_states(#[case] states: &[Option<SendState>], #[case] expected: Option<(u16, &str)>) {
         let found = ledger(states).outcome().map(|answer| match answer {
@@ -310,6 +313,14 @@ mod tests {
         let Some(Err(error)) = ledger.outcome() else { panic!() };
         assert_eq!((error.status.as_u16(), error.code.to_string().as_str()), expected);
         assert_eq!(error.is_deterministic(), expected.0 == 422, "what may pass is not kept for the key");
+        assert_eq!(error.message_id, Some(Uuid::nil()));
+    }
+
+    #[test]
+    fn an_unknown_outcome_asks_for_no_repeat_and_is_not_kept() {
+        let Some(Err(error)) = ledger(&[Some(Unknown)]).outcome() else { panic!() };
+        assert_eq!((error.retry_after, error.is_deterministic()), (None, false));
+        assert_eq!(error.message_id, Some(Uuid::nil()));
     }
 
     #[test]

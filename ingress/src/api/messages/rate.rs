@@ -32,7 +32,7 @@ pub(super) async fn recent(
 ) -> sqlx::Result<Vec<DateTime<Utc>>> {
     sqlx::query_scalar!(
         "select created_at from messages
-         where tenant_id = $1 and created_at > statement_timestamp() - interval '1 hour' and is_metered
+         where tenant_id = $1 and created_at between statement_timestamp() - interval '1 hour' and statement_timestamp() and is_metered
            and id is distinct from $2 and is_test = $3
          order by created_at",
         tenant,

@@ -121,7 +121,8 @@ pub(super) async fn insert_message(
     sqlx::query!(
         "insert into message_recipients (tenant_id, message_id, send_id, contact_id, name)
          select $1, $2, w.send_id, w.contact_id, w.name
-         from unnest($3::uuid[], $4::uuid[], $5::text[]) as w (send_id, contact_id, name)",
+         from unnest($3::uuid[], $4::uuid[], $5::text[]) as w (send_id, contact_id, name)
+         order by w.contact_id",
         tenant,
         id,
         &sends,

@@ -100,22 +100,11 @@ struct ListAcceptedRequests {
     until: Option<GivenTime>,
 }
 
-/// Served by `requests_newest` or, of those that were refused, `requests_rejected`: every plan is made for its parameters.
 async fn list(ctx: &mut RequestContext, query: ListAcceptedRequests) -> Result<ApiReply, ApiError> {
     let (tenant, caller, page) = (ctx.tenant, Arc::clone(&ctx.caller), ctx.page);
-    let rows = sqlx::query_as!(
+    let rows = sqlx::query_file_as!(
         AcceptedRequest,
-        r#"select id as request_id, kind, state, outcome, received_at, handled_at,
-                  jsonb_build_object(
-                      'campaign_id', payload -> 'campaign_id', 'message_id', payload -> 'message_id',
-                      'send_id', payload -> 'send_id', 'template_id', payload -> 'template_id',
-                      'sender_id', payload -> 'sender_id') as "body!: Json<RequestIds>"
-           from requests
-           where tenant_id = $1 and product = $2 and environment = $3 and ($4::text is null or kind = $4)
-             and ($5::text is null or state = $5) and ($6::timestamptz is null or received_at >= $6)
-             and ($7::timestamptz is null or received_at < $7)
-             and ($8::timestamptz is null or (received_at, id) < ($8, $9::uuid))
-           order by received_at desc, id desc limit $10"#,
+        "queries/requests.sql",
         tenant,
         caller.product,
         caller.environment.as_str(),

@@ -78,17 +78,22 @@ pub(crate) async fn recipients(
     Ok(rows.into_iter().map(|row| (row.send_id, row.email)).collect())
 }
 
-/// Cancels the scheduled request that this send will come from. False: there is none that waits. A request that is being resolved is locked;
-/// once this commits, none of its sends can come to be.
+/// Cancels the scheduled request that this send will come from, with all of its sends. False: there is none that waits. A request that is
+/// being resolved is locked; once this commits, none of its sends can come to be.
 pub(crate) async fn cancel_scheduled(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
     // The request of a copy, and of a one-off message, has the id of the batch.
+    let send = SendId(id);
     let cancelled = sqlx::query!(
         "update requests set state = 'rejected', outcome = 'cancelled', announce_after = null, handled_at = now()
-         where tenant_id = $1 and (id = $2 and kind = 'transactional' or id = $3 and (options ? 'copies' or kind = 'message'))
+         where tenant_id = $1
+           and (id = $2 and kind = 'transactional'
+                or id = $3 and (jsonb_array_length(options -> 'copies') >= $4
+                                or exists (select from message_recipients p where p.tenant_id = $1 and p.send_id = $2)))
            and kind in ('transactional', 'message') and state = 'accepted' and options ? 'scheduled_at'",
         tenant,
         id,
-        SendId(id).batch(),
+        send.batch(),
+        i32::from(send.ordinal()),
     )
     .execute(db)
     .await?;

@@ -361,7 +361,9 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
     } else if after.status == SequenceStatus::Active {
         check_sender(&after)?;
     }
+    // One that has been active keeps its templates, archived or not.
     if changes.status == Some(SequenceStatus::Active)
+        && before.status == SequenceStatus::Draft
         && changes.steps.is_none()
         && store::has_archived_template(ctx.db(), tenant, id, after.version).await?
     {

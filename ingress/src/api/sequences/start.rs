@@ -97,8 +97,9 @@ impl FieldDateTerms {
         }
         match fields.get(&self.field) {
             None => faults.add("trigger_config.field", "unknown_field", "is not a field of contacts"),
-            Some(FieldType::Date | FieldType::Datetime) => {}
-            Some(_) => faults.add("trigger_config.field", "wrong_type", "must be a date or datetime field"),
+            // The day of a time is another one in another time zone.
+            Some(FieldType::Date) => {}
+            Some(_) => faults.add("trigger_config.field", "wrong_type", "must be a date field"),
         }
         faults.within("trigger_config.offset_days", self.offset_days, -OFFSET_MAX_DAYS..=OFFSET_MAX_DAYS);
         let is_time = self.at.len() == 5 && NaiveTime::parse_from_str(&self.at, "%H:%M").is_ok();
@@ -253,7 +254,9 @@ fn decode_as_stored<T: DeserializeOwned + Serialize>(config: Map<String, Value>,
     serde_json::to_value(decode::<T>(config, faults)?).ok()
 }
 
-fn decode<T: DeserializeOwned>(config: Map<String, Value>, faults: &mut Faults) -> Option<T> {
+/// What is null counts as left out.
+fn decode<T: DeserializeOwned>(mut config: Map<String, Value>, faults: &mut Faults) -> Option<T> {
+    config.retain(|_, value| !value.is_null());
     let refused = match json::decode(config) {
         Ok(read) => return Some(read),
         Err(ApiError { fields, .. }) => fields,
@@ -326,4 +329,22 @@ pub(super) async fn require_named(ctx: &mut RequestContext, rules: &StartRules) 
     }
     let Some((kind, id)) = rules.audience() else { return Ok(()) };
     hold_audiences(ctx.db(), tenant, &[id]).await?.require(kind, id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::date(FieldType::Date, None)]
+    #[case::datetime(FieldType::Datetime, Some("wrong_type"))]
+    #[case::number(FieldType::Number, Some("wrong_type"))]
+    fn only_a_date_field_starts_a_sequence(#[case] kind: FieldType, #[case] fault: Option<&str>) {
+        let config = Map::from_iter([("field".to_owned(), json!("renewal"))]);
+        let (fields, mut faults) = (BTreeMap::from([("renewal".to_owned(), kind)]), Faults::default());
+        read_trigger("field_date", config, &fields, &mut faults);
+        let codes = faults.finish().err().map(|error| error.fields[0].code.to_string());
+        assert_eq!(codes.as_deref(), fault);
+    }
 }

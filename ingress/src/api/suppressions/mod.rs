@@ -98,13 +98,9 @@ async fn list(ctx: &mut RequestContext, query: ListSuppressions) -> Result<ApiRe
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
     faults.finish()?;
     let tenant = ctx.tenant;
-    let suppressions = sqlx::query_as!(
+    let suppressions = sqlx::query_file_as!(
         Suppression,
-        "select id as suppression_id, address as email, reason, scope, source, send_id, note, created_at, expires_at
-         from suppressions
-         where tenant_id = $1 and ($2::text is null or address = $2) and ($3::text is null or reason = $3)
-           and ($4::text is null or scope = $4) and ($5::timestamptz is null or (created_at, id) < ($5, $6))
-         order by created_at desc, id desc limit $7",
+        "queries/suppressions.sql",
         tenant,
         address.map(Address::into_string),
         query.reason.map(SuppressionReason::as_str),
@@ -267,7 +263,8 @@ struct LiftSuppressions {
     email: Option<String>,
     /// Only those of this reason.
     reason: Option<SuppressionReason>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<bool>")]
     confirm: bool,
 }
 

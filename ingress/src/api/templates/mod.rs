@@ -19,7 +19,7 @@ use self::{
     store::{TemplateRow, TemplateSummary, TemplateVersion},
     testdata::{SETS_MAX, StoredTestData, TestDataMisfit, TestDataSet},
 };
-use super::{fields::definitions, references};
+use super::fields::definitions;
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
@@ -97,8 +97,7 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"subject": "Your receipt"}))
             .answer::<TemplateSaved>(200, "Changed")
-            .refuses(404, &["template_not_found"])
-            .refuses(409, &["template_in_use"]),
+            .refuses(404, &["template_not_found"]),
         )
         .delete(
             "/v1/templates/{id}",
@@ -106,12 +105,11 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "archiveTemplate",
                 "Archive a template",
-                "Refused while a sequence that is active or paused sends it, or the tenant asks for consent with it. What else \
-                 refers to it keeps its reference; a PATCH brings it back.",
+                "What refers to it keeps its reference: sequences go on sending it, and only the engine's own mail asks \
+                 for consent in its place. Nothing new can name it; a PATCH brings it back.",
             )
             .answer::<TemplateArchived>(200, "Archived")
-            .refuses(404, &["template_not_found"])
-            .refuses(409, &["template_in_use"]),
+            .refuses(404, &["template_not_found"]),
         )
         .post(
             "/v1/templates/{id}/refresh",
@@ -297,9 +295,6 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiRep
         testdata::check(ctx.db(), tenant, &sets, &mut faults).await?;
     }
     faults.finish()?;
-    if status == "archived" && row.status != status {
-        refuse_in_use(ctx, id).await?;
-    }
 
     let mut saved = SavedContent::of(&row);
     if written != old {
@@ -390,18 +385,10 @@ async fn refresh(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
 
 status_answer!(TemplateArchived, template_id, "archived");
 
-/// Refuses to archive a template that mail to come needs. What else points to it keeps pointing to it.
-async fn refuse_in_use(ctx: &mut RequestContext, id: Uuid) -> Result<(), ApiError> {
-    let tenant = ctx.tenant;
-    let references = references::to_template(ctx.db(), tenant, id).await?;
-    references::refuse("template", references, "give them another template first")
-}
-
 async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     // What is about to name it comes before, or finds it archived.
     let row = store::lock(ctx.db(), tenant, id).await?;
-    refuse_in_use(ctx, id).await?;
     if row.status != "archived" {
         sqlx::query!(
             "update templates set status = 'archived', updated_at = now() where tenant_id = $1 and id = $2",

@@ -74,7 +74,7 @@ pub(super) struct TemplateSummary {
 
 resource!(TemplateSummary, "template", "templates", id);
 
-/// Stores a content. It never changes afterwards: batches pin it.
+/// Stores a content. It never changes afterwards: batches pin it. One that no batch has is emptied when its draft says something else.
 pub(crate) async fn insert_content(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -335,19 +335,26 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
 /// 400 for a field with a fault, 404 for a sender or domain that is not the tenant's, 409 `sender_disabled`,
 /// 422 `physical_address_required` while a sender relies on the address.
 pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) -> Result<TenantProfile, ApiError> {
+    let mut faults = Faults::default();
+    if let Some(name) = &change.timezone {
+        // Reports are cut into days by Postgres, whose list of zones may be older than ours. Before the lock, for which fences may wait:
+        // Postgres opens the files of all zones for it.
+        let known = sqlx::query_scalar!(
+            r#"select exists (select from pg_timezone_names where name = $1) as "known!""#,
+            name.as_str()
+        );
+        let known = is_timezone(name) && known.fetch_one(&mut *db).await?;
+        faults.require(known, "timezone", "unknown", "must be an IANA time zone such as Europe/Paris");
+    }
+    if change.timezone.is_some() || change.quiet_hours.is_given() {
+        // What is put off by the old quiet hours is put off before this, or not.
+        sqlx::query!("select close_gate($1)", tenant).execute(&mut *db).await?;
+    }
     // Senders are made and changed under the same lock.
     senders::lock_profile_address(&mut *db, tenant).await?;
     let mut wanted = load(&mut *db, tenant).await?;
     let quiet_before = (wanted.quiet_hours.clone(), wanted.timezone.clone());
-    let mut faults = Faults::default();
-    if let Some(name) = change.timezone {
-        // Reports are cut into days by Postgres, whose list of zones may be older than ours.
-        let known =
-            sqlx::query_scalar!(r#"select exists (select from pg_timezone_names where name = $1) as "known!""#, name);
-        let known = is_timezone(&name) && known.fetch_one(&mut *db).await?;
-        faults.require(known, "timezone", "unknown", "must be an IANA time zone such as Europe/Paris");
-        wanted.timezone = name;
-    }
+    wanted.timezone = change.timezone.unwrap_or(wanted.timezone);
     let relies_on_address = wanted.physical_address.is_some();
     if let Some(text) = change.physical_address.into_option() {
         wanted.physical_address = faults.postal_address("physical_address", text);

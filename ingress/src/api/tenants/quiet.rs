@@ -48,22 +48,19 @@ pub struct NewQuietHours {
     /// As 08:00: at this time mail leaves again. If it is the earlier one, it is that of the next day.
     #[schemars(regex(pattern = TIME_PATTERN))]
     to: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::pipeline::or_default")]
+    #[schemars(with = "Option<QuietZone>")]
     time_zone: QuietZone,
     /// The mail that waits: marketing, if nothing is said.
-    #[serde(default = "marketing")]
     #[schemars(length(min = 1, max = 3), extend("uniqueItems" = true))]
-    applies_to: Vec<Classification>,
+    applies_to: Option<Vec<Classification>>,
 }
 
 impl From<NewQuietHours> for TenantQuietHours {
     fn from(NewQuietHours { from, to, time_zone, applies_to }: NewQuietHours) -> Self {
+        let applies_to = applies_to.unwrap_or_else(|| vec![Classification::Marketing]);
         Self { from, to, time_zone, applies_to }
     }
-}
-
-fn marketing() -> Vec<Classification> {
-    vec![Classification::Marketing]
 }
 
 impl TenantQuietHours {

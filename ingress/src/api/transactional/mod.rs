@@ -309,7 +309,7 @@ fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
     let contact = names.check("", &mut faults);
     let details =
         ContactDetails { first_name: body.first_name, last_name: body.last_name, title: body.title, phone: body.phone };
-    check_details(&details, &mut faults);
+    let details = check_details(details, &mut faults);
     let options = OptionFields {
         from_name: body.from_name,
         reply_to: body.reply_to,

@@ -76,7 +76,7 @@ pub(super) async fn list(ctx: &mut RequestContext, query: ListDeliveries) -> Res
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct DeliveryAnswer {
     delivery: WebhookDelivery,
-    /// Null when the contact it is about was erased.
+    /// Null once it is gone: the contact it is about was erased, or it is too old to be kept.
     #[schemars(with = "Option<Map<String, Value>>")]
     body: Option<Box<RawValue>>,
 }

@@ -49,7 +49,7 @@ pub(crate) fn routes() -> Routes {
                 "createWebhook",
                 "Subscribe to events",
                 "The answer is the only one that shows the signing secret. At most 10 active ones for each tenant \
-                 and product.",
+                 and product, and 20 that are active or paused.",
             )
             .example(json!({"url": "https://app.acme.example/hooks/postrider", "events": ["email.delivered"]}))
             .answer::<WebhookCreated>(201, "Subscribed")
@@ -78,7 +78,7 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "updateWebhook",
                 "Change, pause or resume a webhook subscription",
-                "While it is paused, deliveries are held, not dropped. A disabled one stays disabled.",
+                "While it is paused, deliveries are held, each for 30 days or what the operator set. A disabled one stays disabled.",
             )
             .single::<WebhookSubscription>("The subscription")
             .example(json!({"status": "paused"}))

@@ -1,13 +1,13 @@
 //! A direct request, read from its message: publisher, kind and idempotency key.
 
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use runner::{Incoming, Origin, StageError, StageInput};
 use schemas::{DirectKind, Lane};
 
 use crate::{
     bus::call::{self, Publisher},
-    pipeline::error::ApiError,
+    pipeline::{error::ApiError, idempotency::KEPT_HOURS},
 };
 
 /// The first tokens of a request's subject: product, environment and kind follow.
@@ -85,6 +85,12 @@ impl DirectRequest {
             None => Ok(&self.position),
         }
     }
+
+    /// Whether it was delivered before, and the answer of then may not be kept any more: it is not known whether it was carried out. An hour
+    /// is for clocks that differ.
+    pub(super) fn outlives_its_key(&self, now: DateTime<Utc>) -> bool {
+        self.origin.deliveries > 1 && now - self.published_at > TimeDelta::hours(i64::from(KEPT_HOURS) - 1)
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +135,16 @@ mod tests {
         assert_eq!(direct(subject, Some("m-1")).idempotency_key().unwrap(), "m-1");
         assert_eq!(direct(subject, None).idempotency_key().unwrap(), "stream-7-1700000000000000000");
         assert!(direct(subject, Some("m 1")).idempotency_key().is_err());
+    }
+
+    #[test]
+    fn a_request_that_comes_again_after_its_answer_is_gone_is_too_old() {
+        let mut again = direct("mail.v1.request.shop.sandbox.contact", Some("m-1"));
+        let after = |hours| again.published_at + TimeDelta::hours(hours);
+        let (next_day, same_day) = (after(24), after(22));
+        assert!(!again.outlives_its_key(next_day), "its first delivery, however late");
+        again.origin.deliveries = 2;
+        assert!(again.outlives_its_key(next_day) && !again.outlives_its_key(same_day));
     }
 
     #[test]

@@ -8,11 +8,12 @@ mod direct;
 mod reject;
 mod unroutable;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::Router;
 use bytes::Bytes;
+use chrono::Utc;
 use futures::FutureExt;
 use http::{StatusCode, header};
 use runner::{Intake, MAX_ATTEMPTS, Stage, StageError};
@@ -40,6 +41,8 @@ const LAUNCHES: usize = 2;
 /// The attempt at which an internal error, or a conflict that may end by itself, is final. One less than the runner's limit, beyond which
 /// it would leave a dead letter without an event.
 const ATTEMPTS_MAX: i64 = MAX_ATTEMPTS - 1;
+/// How long a request of an unknown kind stays on the bus before it is delivered again, to a process that may know the kind.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(10);
 
 /// Kinds that share a durable consumer, which all ingress processes share.
 struct IntakeQueue {
@@ -106,6 +109,12 @@ impl Stage for DirectRequestStage {
         Ok(outputs)
     }
 
+    async fn given_up(&self, direct: &DirectRequest, code: &'static str) -> Result<Vec<Publication>, StageError> {
+        let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, code)
+            .detail("it was begun several times and never finished: it may have been carried out");
+        self.reject(direct, &error).await
+    }
+
     fn commits_facts(&self, _: &[Self::Input]) -> bool {
         // The handler of the request notifies when it commits.
         false
@@ -115,6 +124,15 @@ impl Stage for DirectRequestStage {
 impl DirectRequestStage {
     /// Handles one message. Returns what is published about its rejections.
     async fn handle_one(&self, direct: &DirectRequest) -> Result<Vec<Publication>, StageError> {
+        // A newer process has given the consumer its subject.
+        if direct.kind().is_err() && Utc::now() - direct.published_at < unroutable::LEFT_FOR {
+            return Err(StageError::Busy { reason: "unknown_kind", wait: UNKNOWN_WAIT });
+        }
+        if direct.outlives_its_key(Utc::now()) {
+            let error = ApiError::conflict("request_too_old")
+                .detail("it was delivered before, so long ago that it is not known whether it was carried out");
+            return self.reject(direct, &error).await;
+        }
         // A panic is an internal error: the message is delivered again, and rejected in the end.
         let result = std::panic::AssertUnwindSafe(self.run_request(direct)).catch_unwind().await;
         let outcome = result.unwrap_or_else(|_| {
@@ -131,10 +149,14 @@ impl DirectRequestStage {
             }
             Err(error) => {
                 check_is_final(&error, direct.origin.attempts)?;
-                Counter::DirectRequestsTotal.add(1, [("kind", kind), ("outcome", "rejected")]);
-                reject::reject_message(&self.dead_letters, direct, &error).await
+                self.reject(direct, &error).await
             }
         }
+    }
+
+    async fn reject(&self, direct: &DirectRequest, error: &ApiError) -> Result<Vec<Publication>, StageError> {
+        Counter::DirectRequestsTotal.add(1, [("kind", direct.kind_label()), ("outcome", "rejected")]);
+        reject::reject_message(&self.dead_letters, direct, error).await
     }
 
     async fn run_request(&self, direct: &DirectRequest) -> Result<array::ArraySummary, ApiError> {

@@ -1,8 +1,10 @@
-//! Refuses and removes requests of an unknown kind: no consumer reads them.
+//! Refuses and removes requests of an unknown kind: no consumer reads them. A newer ingress may know the kind, so each is left to it for a
+//! while.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use chrono::{TimeDelta, Utc};
 use futures::TryStreamExt;
 use runner::{Incoming, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, BusError};
@@ -14,17 +16,20 @@ use super::{
 };
 
 const INTERVAL: Duration = Duration::from_secs(10);
+/// How long a request is left to an ingress that knows its kind.
+pub(super) const LEFT_FOR: TimeDelta = TimeDelta::minutes(10);
 /// Requests handled in one run, over all subjects. The next run follows at once while there are more.
 const RUN_MAX: u64 = 1_000;
 
 pub(super) struct UnroutableRequests {
     bus: Bus,
     dead_letters: Arc<DeadLetterQuota>,
+    left_for: TimeDelta,
 }
 
 impl UnroutableRequests {
     pub(super) fn new(bus: Bus, dead_letters: Arc<DeadLetterQuota>) -> Self {
-        Self { bus, dead_letters }
+        Self { bus, dead_letters, left_for: LEFT_FOR }
     }
 
     /// The subjects with messages of an unknown kind.
@@ -72,6 +77,10 @@ impl Sweep for UnroutableRequests {
                     deliveries: 1,
                     attempts: 1,
                 });
+                // The oldest of its subject.
+                if Utc::now() - direct.published_at < self.left_for {
+                    break;
+                }
                 if let Err(error) = direct.publisher().and_then(|_| direct.kind()) {
                     let rejection = reject::reject_message(&self.dead_letters, &direct, &error).await?;
                     self.bus.publish_all(rejection).await?;
@@ -84,5 +93,45 @@ impl Sweep for UnroutableRequests {
             }
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use devtools::servers::TestDatabase;
+    use runtime::Publication;
+    use schemas::EventType;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_of_an_unknown_kind_is_left_to_a_newer_ingress_first() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let (url, prefix) = (database.nats_url().to_owned().into(), format!("{}_", database.name()));
+        let bus = Bus::connect(&url, None, &prefix, 1, "test").await.unwrap();
+        bus.apply_streams().await.unwrap();
+        let request = Publication {
+            subject: format!("{SUBJECT}.shop.production.postcard"),
+            message_id: "m-1".to_owned(),
+            schema: "mail.v1.request",
+            body: Bytes::from_static(b"{}"),
+            headers: Vec::new(),
+        };
+        bus.publish_all(vec![request]).await.unwrap();
+        let held = async |name: &str| {
+            let mut held = bus.stream(name).await.unwrap().unwrap();
+            held.info().await.unwrap().state.messages
+        };
+        let mut sweep = UnroutableRequests::new(bus.clone(), Arc::new(DeadLetterQuota::new()));
+        assert_eq!(sweep.sweep().await.unwrap(), 0);
+        assert_eq!((held(stream::REQUESTS).await, held(stream::DEAD).await), (1, 0));
+        sweep.left_for = TimeDelta::zero();
+        assert_eq!(sweep.sweep().await.unwrap(), 1);
+        assert_eq!((held(stream::REQUESTS).await, held(stream::DEAD).await), (0, 1));
+        let events = bus.stream(stream::EVENTS).await.unwrap().unwrap();
+        let event = events.get_raw_message(1).await.unwrap();
+        assert!(event.subject.ends_with(EventType::RequestRejected.as_str()), "{}", event.subject);
     }
 }

@@ -161,11 +161,11 @@ fn describe(status: u16) -> &'static str {
         413 => "It is too large.",
         415 => "The body is not JSON in UTF-8, or is compressed.",
         422 => "It is well-formed and cannot be done.",
-        429 => "Too much at a time; `Retry-After` says when again.",
+        429 => "Too much at a time; `Retry-After` says when again. Without it, a repeat finds the same.",
         500 => "A fault of ours. The log has the rest, under `X-Request-Id`.",
         502 => "The provider refused.",
         503 => "Something we need is away; the same request may succeed in a moment.",
-        504 => "No answer yet; the act goes on.",
+        504 => "No outcome is known yet. With `Retry-After` the act goes on; without, nothing more is tried.",
         _ => "Refused.",
     }
 }

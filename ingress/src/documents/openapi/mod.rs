@@ -27,7 +27,7 @@
 //! - A list is registered with `read_page`, answered by `ApiReply::page`, and its rows are a
 //!   [`Resource`](crate::pipeline::Resource); so is what `ApiReply::single` answers.
 //! - A body type has `#[serde(deny_unknown_fields)]`. An `Option` or a [`Patch`](crate::pipeline::Patch) may be left out or null; a field with
-//!   `#[serde(default)]` may be left out. Limits come from the constants the checks use: `#[schemars(length(max = NOTE_MAX))]`,
+//!   `#[serde(default)]` may be left out, and with `or_default` be null. Limits come from the constants the checks use: `#[schemars(length(max = NOTE_MAX))]`,
 //!   `#[schemars(extend("enum" = STATUSES))]`, and `#[schemars(with = "Name<NAME_MAX>")]` with the kinds of text in `types`, which also
 //!   makes an `Option` that the handler requires a field that must be there.
 //! - Describe only what is the route's own: an example of its body, its answers, and the error codes of its handler

@@ -42,10 +42,12 @@ pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
         "delete from rate_counts where ctid = any(array(
              select ctid from rate_counts where bucket < floor(extract(epoch from now()) / 2) - 150 limit $1))"
     );
+    // A key that is being claimed anew is another row already: without the lock that one would be deleted.
     delete_in_slices!(
         pool,
         "delete from idempotency_keys where ctid = any(array(
-             select ctid from idempotency_keys where created_at < now() - make_interval(hours => $2) order by created_at limit $1))",
+             select ctid from idempotency_keys where created_at < now() - make_interval(hours => $2) order by created_at limit $1
+             for update skip locked))",
         KEPT_HOURS
     );
     Ok(())

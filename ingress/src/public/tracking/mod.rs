@@ -7,16 +7,18 @@ pub(crate) mod signals;
 use std::sync::Arc;
 
 use axum::{
-    extract::{Path, State},
+    extract::State,
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use schemars::JsonSchema;
 use schemas::{SignalKind, token::Purpose};
 
 use crate::{
     pipeline::{Doc, QUIET, Routes, error::ApiError, open, peer::Peer},
-    public::unsubscribe,
+    public::{
+        link::{FollowedLink, LinkPath},
+        unsubscribe,
+    },
     state::Ingress,
 };
 
@@ -38,14 +40,6 @@ pub(crate) fn routes() -> Routes {
         .head("/t/c/{token}", open(clicked), link("headLink", "A tracked link, headers only"))
 }
 
-/// The path of a link in mail.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "only described")]
-pub(crate) struct LinkPath {
-    /// Issued by the engine, and valid for years. A forged or shortened token is a 404.
-    token: String,
-}
-
 fn describe(id: &'static str, summary: &'static str) -> Doc {
     Doc::new(id, summary, "Called by mail programs. A HEAD is answered like a GET and noted as nothing.")
         .path_parameters::<LinkPath>()
@@ -54,13 +48,13 @@ fn describe(id: &'static str, summary: &'static str) -> Doc {
 /// The pixel. A HEAD is noted as nothing.
 async fn opened(
     State(ingress): State<Arc<Ingress>>,
-    Path(token): Path<String>,
+    link: FollowedLink,
     method: Method,
     peer: Peer,
     headers: HeaderMap,
 ) -> Response {
     // A token that is forged, cut or made for something else names nothing.
-    let Ok(claims) = ingress.tokens.open(Purpose::Open, &token) else {
+    let Some(claims) = link.claims(&ingress, Purpose::Open) else {
         return (QUIET, ApiError::new(StatusCode::NOT_FOUND, "not_found")).into_response();
     };
     if method != Method::HEAD {
@@ -69,24 +63,26 @@ async fn opened(
     (StatusCode::OK, QUIET, [(header::CONTENT_TYPE, HeaderValue::from_static("image/gif"))], PIXEL).into_response()
 }
 
-/// A link. A HEAD is noted as nothing.
+/// A link. A HEAD is noted as nothing. On another tenant's host it leads nowhere: a redirect speaks in the host's name.
 async fn clicked(
     State(ingress): State<Arc<Ingress>>,
-    Path(token): Path<String>,
+    link: FollowedLink,
     method: Method,
     peer: Peer,
     headers: HeaderMap,
 ) -> Response {
-    let claims = ingress.tokens.open(Purpose::Click, &token);
-    let Some((claims, link, url, target)) = claims.ok().and_then(|claims| {
-        let (link, url) = claims.click().map(|(link, url)| (link, url.to_owned()))?;
+    let Some((claims, number, url, target)) = link.claims(&ingress, Purpose::Click).and_then(|claims| {
+        let (number, url) = claims.click().map(|(number, url)| (number, url.to_owned()))?;
         let target = location(&url)?;
-        Some((claims, link, url, target))
+        Some((claims, number, url, target))
     }) else {
         return unsubscribe::no_such_link(&headers);
     };
+    if link.is_on_foreign_host(&ingress, &claims).await {
+        return unsubscribe::no_such_link(&headers);
+    }
     if method != Method::HEAD {
-        signals::record(&ingress, &claims, SignalKind::Clicked { url, link }, peer, &headers).await;
+        signals::record(&ingress, &claims, SignalKind::Clicked { url, link: number }, peer, &headers).await;
     }
     (StatusCode::FOUND, QUIET, [(header::LOCATION, target)]).into_response()
 }

@@ -3,11 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{body::Body, extract::State, response::Response};
 use http::HeaderMap;
 use ledger::{
     confirmations::{self, ConfirmationLink},
@@ -19,15 +15,12 @@ use uuid::Uuid;
 use super::{PageAnswer, evidence, finish, method, open_page, page::PageWriter, read_body, take_turn};
 use crate::{
     pipeline::{error::ApiError, peer::Peer},
+    public::link::FollowedLink,
     state::Ingress,
 };
 
-pub(super) async fn show(
-    State(ingress): State<Arc<Ingress>>,
-    Path(token): Path<String>,
-    headers: HeaderMap,
-) -> PageAnswer {
-    let (claims, page) = open_page(&ingress, Purpose::Confirm, &token, &headers).await?;
+pub(super) async fn show(State(ingress): State<Arc<Ingress>>, link: FollowedLink, headers: HeaderMap) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Confirm, &link, &headers).await?;
     // The send may not be kept any more, so the token names the contact.
     let contact = claims.contact().ok_or_else(|| page.no_such_link())?;
     let address = find_pending(&ingress, &page, claims.tenant_id, contact).await?;
@@ -36,12 +29,12 @@ pub(super) async fn show(
 
 pub(super) async fn confirm(
     State(ingress): State<Arc<Ingress>>,
-    Path(token): Path<String>,
+    link: FollowedLink,
     peer: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> PageAnswer {
-    let (claims, page) = open_page(&ingress, Purpose::Confirm, &token, &headers).await?;
+    let (claims, page) = open_page(&ingress, Purpose::Confirm, &link, &headers).await?;
     let contact = claims.contact().ok_or_else(|| page.no_such_link())?;
     let not_stored = |error: ApiError| page.not_stored(error.status);
     let body = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_stored)?;

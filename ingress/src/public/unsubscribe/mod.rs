@@ -9,13 +9,9 @@ mod page;
 mod preferences;
 mod texts;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    extract::{Path, State},
-    response::Response,
-};
+use axum::{body::Body, extract::State, response::Response};
 use bytes::Bytes;
 use http::HeaderMap;
 use ledger::preferences::ConsentEvidence;
@@ -39,7 +35,7 @@ use crate::{
         open,
         shares::{Share, Shares},
     },
-    public::tracking::LinkPath,
+    public::link::{FollowedLink, LinkPath},
     state::Ingress,
 };
 
@@ -47,9 +43,6 @@ use crate::{
 pub(crate) const PAGE: &str = "text/html";
 /// A one-click POST is some 30 bytes, as a form of either kind some 200.
 const BODY_MAX_BYTES: usize = 16 * 1024;
-
-/// Longest wait of a recipient's write for others of its batch. Then: 503, with `Retry-After`.
-const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// Tries of an opt-out while an import holds its contact, of a second each.
 const OPT_OUT_TRIES: u32 = 10;
@@ -147,40 +140,47 @@ fn with_a_body(doc: Doc) -> Doc {
 /// What the handler of a page answers. An error ends it early, with a page that says why.
 type PageAnswer = Result<Response, Response>;
 
-async fn ask(State(ingress): State<Arc<Ingress>>, Path(token): Path<String>, headers: HeaderMap) -> PageAnswer {
-    let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &token, &headers).await?;
-    Ok(page.ask(false, topics_token(&ingress, &claims).await.as_deref()))
+async fn ask(State(ingress): State<Arc<Ingress>>, link: FollowedLink, headers: HeaderMap) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &link, &headers).await?;
+    Ok(page.ask(false, topics_token(&ingress, &link, &claims).await.as_deref()))
 }
 
 async fn leave(
     State(ingress): State<Arc<Ingress>>,
-    Path(token): Path<String>,
+    link: FollowedLink,
     peer: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> PageAnswer {
-    let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &token, &headers).await?;
+    let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &link, &headers).await?;
     let not_left = |error: ApiError| page.not_left(error.status);
     let body = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_left)?;
     let Some(method) = method(&body) else {
-        return Ok(page.ask(true, topics_token(&ingress, &claims).await.as_deref()));
+        return Ok(page.ask(true, topics_token(&ingress, &link, &claims).await.as_deref()));
     };
     let evidence = evidence(peer, &headers);
     let work = opt_out(Arc::clone(&ingress), claims.clone(), method, evidence);
     match finish(&ingress, work).await.map_err(not_left)? {
-        OptOut::Recorded | OptOut::Already => Ok(page.done(&preferences_token(&ingress, &claims))),
+        OptOut::Recorded | OptOut::Already => {
+            Ok(page.done(preferences_token(&ingress, &link, &claims).await.as_deref()))
+        }
         OptOut::UnknownSend => Err(page.no_such_link()),
     }
 }
 
-/// The claims of a good token, and the page in the recipient's language.
+/// The claims of a good token, and the page in the recipient's language. On another tenant's host, one can leave on a page without words of
+/// the sender's; other pages are not there.
 async fn open_page(
     ingress: &Ingress,
     purpose: Purpose,
-    token: &str,
+    link: &FollowedLink,
     headers: &HeaderMap,
 ) -> Result<(TokenClaims, PageWriter), Response> {
-    let claims = ingress.tokens.open(purpose, token).map_err(|_| no_such_link(headers))?;
+    let claims = link.claims(ingress, purpose).ok_or_else(|| no_such_link(headers))?;
+    if link.is_on_foreign_host(ingress, &claims).await {
+        let page = plain_page(headers);
+        return if purpose == Purpose::Unsubscribe { Ok((claims, page)) } else { Err(page.no_such_link()) };
+    }
     // A page that cannot know whose it is still opens.
     let page = tenants_page(ingress, &claims, headers).await.ok().flatten();
     Ok((claims, page.unwrap_or_else(|| plain_page(headers))))
@@ -201,15 +201,17 @@ async fn finish<T: Send + 'static>(
     ingress.tasks.spawn(work).await?
 }
 
-/// The token of the same recipient's preferences page.
-fn preferences_token(ingress: &Ingress, claims: &TokenClaims) -> String {
-    ingress.tokens.seal(Purpose::Preferences, claims.tenant_id, claims.send_id, &claims.rest)
+/// The token of the same recipient's preferences page. `None` on another tenant's host, where that page is not there.
+async fn preferences_token(ingress: &Ingress, link: &FollowedLink, claims: &TokenClaims) -> Option<String> {
+    let seal = || ingress.tokens.seal(Purpose::Preferences, claims.tenant_id, claims.send_id, &claims.rest);
+    (!link.is_on_foreign_host(ingress, claims).await).then(seal)
 }
 
 /// The token of the preferences page, where that page has topics to choose from. A page that cannot know it offers none.
-async fn topics_token(ingress: &Ingress, claims: &TokenClaims) -> Option<String> {
+async fn topics_token(ingress: &Ingress, link: &FollowedLink, claims: &TokenClaims) -> Option<String> {
+    let token = preferences_token(ingress, link, claims).await?;
     let (_, topics) = preferences::find_preferences(ingress, claims).await.ok().flatten()?;
-    (!topics.is_empty()).then(|| preferences_token(ingress, claims))
+    (!topics.is_empty()).then_some(token)
 }
 
 /// The client of a choice.
@@ -245,8 +247,7 @@ async fn opt_out(
 /// # Errors
 /// 503 `unavailable` when its turn does not come.
 async fn take_turn(turns: &Shares, key: Uuid) -> Result<Share, ApiError> {
-    let turn = tokio::time::timeout(TURN_MAX, turns.take(&key.to_string(), 1)).await;
-    turn.map_err(|_| ApiError::unavailable())
+    turns.take_turn(&key.to_string()).await
 }
 
 /// Waits for the turn of a mail. Writes of one batch lock the same row, and a holder of the link can post to it as often as they like: of one

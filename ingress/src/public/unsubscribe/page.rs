@@ -69,14 +69,13 @@ impl PageWriter {
         self.page(status, texts.title, &body)
     }
 
-    /// Confirms the opt-out.
-    pub(super) fn done(&self, preferences: &str) -> Response {
+    /// Confirms the opt-out. `preferences` is the token of the page to come back on.
+    pub(super) fn done(&self, preferences: Option<&str>) -> Response {
         let texts = &self.texts.unsubscribe;
-        let body = format!(
-            "<p role=\"status\">{}</p>\n<p><a href=\"../p/{preferences}\">{}</a></p>",
-            self.say(texts.done.text),
-            texts.changed_mind,
-        );
+        let back = preferences
+            .map(|token| format!("\n<p><a href=\"../p/{token}\">{}</a></p>", texts.changed_mind))
+            .unwrap_or_default();
+        let body = format!("<p role=\"status\">{}</p>{back}", self.say(texts.done.text));
         self.page(StatusCode::OK, texts.done.title, &body)
     }
 
@@ -316,7 +315,7 @@ mod tests {
             let reader = reader(texts, None);
             for response in [
                 reader.ask(false, Some("t")),
-                reader.done("t"),
+                reader.done(Some("t")),
                 reader.no_such_link(),
                 reader.ask_consent(false, "ann@example.com"),
                 reader.ask_consent(true, "ann@example.com"),

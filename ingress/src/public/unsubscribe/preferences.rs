@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    extract::{Path, State},
-};
+use axum::{body::Body, extract::State};
 use http::HeaderMap;
 use ledger::{
     OptOut,
@@ -25,6 +22,7 @@ use super::{
 };
 use crate::{
     pipeline::{error::ApiError, peer::Peer},
+    public::link::FollowedLink,
     state::Ingress,
 };
 
@@ -55,23 +53,19 @@ fn read_form(form: &[u8]) -> Option<PreferenceChange> {
     }
 }
 
-pub(super) async fn show(
-    State(ingress): State<Arc<Ingress>>,
-    Path(token): Path<String>,
-    headers: HeaderMap,
-) -> PageAnswer {
-    let (claims, page) = open_page(&ingress, Purpose::Preferences, &token, &headers).await?;
+pub(super) async fn show(State(ingress): State<Arc<Ingress>>, link: FollowedLink, headers: HeaderMap) -> PageAnswer {
+    let (claims, page) = open_page(&ingress, Purpose::Preferences, &link, &headers).await?;
     answer(&ingress, &claims, &page, None).await
 }
 
 pub(super) async fn change(
     State(ingress): State<Arc<Ingress>>,
-    Path(token): Path<String>,
+    link: FollowedLink,
     peer: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> PageAnswer {
-    let (claims, page) = open_page(&ingress, Purpose::Preferences, &token, &headers).await?;
+    let (claims, page) = open_page(&ingress, Purpose::Preferences, &link, &headers).await?;
     let not_stored = |error: ApiError| page.not_stored(error.status);
     let form = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_stored)?;
     let result = match read_form(&form) {

@@ -57,15 +57,20 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyh
 }
 
 fn read(path: &Path) -> anyhow::Result<BTreeSet<Uuid>> {
-    let lines: Box<dyn BufRead> = match path.as_os_str() == "-" {
-        true => Box::new(BufReader::new(std::io::stdin())),
-        false => Box::new(BufReader::new(File::open(path).with_context(|| format!("{}", path.display()))?)),
-    };
+    match path.as_os_str() == "-" {
+        true => ids_of(BufReader::new(std::io::stdin())),
+        false => ids_of(BufReader::new(File::open(path).with_context(|| format!("{}", path.display()))?)),
+    }
+}
+
+fn ids_of(log: impl BufRead) -> anyhow::Result<BTreeSet<Uuid>> {
     let mut ids = BTreeSet::new();
-    for line in lines.split(b'\n') {
+    for line in log.split(b'\n') {
         // A log may hold anything; what is not text holds no ids.
         ids.extend(ids_in(&String::from_utf8_lossy(&line?)));
     }
+    // Lines without ids mark nothing: the release would mail again what they show.
+    ensure!(!ids.is_empty(), "no line has the id of a send: give the lines with our Message-IDs");
     Ok(ids)
 }
 
@@ -99,7 +104,7 @@ mod tests {
     #[rstest]
     #[case::alone(ID, 1)]
     #[case::a_message_id(
-        "postfix/smtp[1]: 4F: message-id=<0198c0de-0000-7000-8000-000000000001.0a1b2c3d4e5f6071@acme.example>",
+        "postfix/cleanup[1]: 4F: message-id=<0198c0de-0000-7000-8000-000000000001.0a1b2c3d4e5f6071@acme.example>",
         1
     )]
     #[case::upper_case("0198C0DE-0000-7000-8000-000000000001", 1)]
@@ -110,5 +115,13 @@ mod tests {
     #[case::empty("", 0)]
     fn ids_are_found_anywhere_in_a_line(#[case] line: &str, #[case] expected: usize) {
         assert_eq!(ids_in(line).count(), expected, "{line}");
+    }
+
+    #[rstest]
+    #[case::nothing("", false)]
+    #[case::lines_without_our_message_id("postfix/smtp[1]: 4F7A: status=sent (250 Ok)\n", false)]
+    #[case::one_line_with_it("postfix/smtp[1]: 4F7A: status=sent\n0198c0de-0000-7000-8000-000000000001\n", true)]
+    fn a_log_without_ids_is_an_error(#[case] log: &str, #[case] is_evidence: bool) {
+        assert_eq!(ids_of(log.as_bytes()).is_ok(), is_evidence, "{log}");
     }
 }

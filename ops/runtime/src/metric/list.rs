@@ -100,9 +100,10 @@ metric_set! {
         PaceDeferralsTotal = "mail_pace_deferrals_total" [receiver: RECEIVER] from DELIVERY,
         /// Sends postponed without an attempt, because the rate to their receiver is used up; each time counts.
         PacePostponedTotal = "mail_pace_postponed_total" [receiver: RECEIVER] from DELIVERY,
-        /// SMTP connections: opened, or the step at which opening failed.
+        /// SMTP connections: opened, or the step at which opening failed; to the relay, or to a server of a tenant's own.
         SmtpConnectionsTotal = "mail_smtp_connections_total"
-            [outcome: one_of!["open", "connect", "greeting", "tls", "auth", "mail", "rcpt", "data", "body", "final"]] from DELIVERY,
+            [outcome: one_of!["open", "connect", "greeting", "tls", "auth", "mail", "rcpt", "data", "body", "final"],
+             route: one_of!["relay", "connection"]] from DELIVERY,
         /// Requests of the API answered, whether they came by HTTP or over the bus.
         HttpRequestsTotal = "mail_http_requests_total"
             [via: VIA, route: Values::Route, method: METHOD, status: Values::Status] from INGRESS,
@@ -189,7 +190,7 @@ metric_set! {
         /// connection does not serve, nor a launch before its third announcement.
         BacklogOldestSeconds = "mail_backlog_oldest_seconds"
             [stage: one_of!["audience", "delivery", "engagement", "attribution", "webhooks", "sequencing"], lane: LANE] from Emitter::Every,
-        /// Batches in the ledger that are not done, counted to 10,000: waiting for their time (timed) or for dispatch, announced, or resting with nothing open but
+        /// Batches in the ledger that are not done, counted to 100,000: waiting for their time (timed) or for dispatch, announced, or resting with nothing open but
         /// deferred sends.
         BacklogBatches = "mail_backlog_batches" [lane: LANE, state: one_of!["timed", "waiting", "announced", "resting"]] from Emitter::Every,
         /// Most announcements of one batch; one or two is normal.

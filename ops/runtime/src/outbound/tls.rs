@@ -1,6 +1,9 @@
 //! TLS for outgoing connections: Mozilla's roots, the name always checked.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustls::{
     ClientConfig, RootCertStore,
@@ -8,6 +11,14 @@ use rustls::{
 };
 
 use super::SetupError;
+
+/// The TLS configuration for servers that the operator chose: the authorities in the file that `SSL_CERT_FILE` names are trusted as well.
+///
+/// # Errors
+/// [`SetupError`]
+pub fn config_with_own_authorities() -> Result<ClientConfig, SetupError> {
+    config(std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from).as_deref())
+}
 
 /// The TLS configuration; `extra` is a file with additional certificate authorities.
 ///

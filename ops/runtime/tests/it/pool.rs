@@ -174,3 +174,19 @@ async fn a_refused_statement_is_its_own_fault() {
         assert!(!db::is_transient(&error) && !db::is_unavailable(&error), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_statement_that_does_not_fit_the_schema_is_not_about_its_data() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
+    for (statement, is_about_data) in [
+        ("select 1 / 0", true),
+        ("select 'x'::int", true),
+        ("select * from nowhere", false),
+        ("select nothing from tenants", false),
+        ("select no_function()", false),
+    ] {
+        let error = sqlx::query(statement).execute(&pool).await.unwrap_err();
+        assert_eq!(db::is_about_data(&error), is_about_data, "{error}");
+    }
+}

@@ -20,6 +20,13 @@ pub struct RetentionRule {
 #[derive(Debug, Clone, Copy)]
 enum Rows {
     OfTenant(&'static str),
+    /// The rows whose `key` names a row `o` of the table `of` that is gone. Whether it has any is asked of their primary key, one after the
+    /// other: a join would read all rows of the tenant, as those whose rows were deleted long ago look as large as others.
+    OfGone {
+        key: &'static str,
+        of: &'static str,
+        gone: &'static str,
+    },
     All(&'static str),
 }
 
@@ -35,6 +42,10 @@ impl RetentionRule {
         Self { table, keep, rows: Rows::OfTenant(old), end: End::Deleted }
     }
 
+    const fn of_gone(table: &'static str, key: &'static str, of: &'static str, gone: &'static str) -> Self {
+        Self { table, keep: Keep::Days(1), rows: Rows::OfGone { key, of, gone }, end: End::Deleted }
+    }
+
     const fn of_all(table: &'static str, keep: Keep, old: &'static str) -> Self {
         Self { table, keep, rows: Rows::All(old), end: End::Deleted }
     }
@@ -43,34 +54,57 @@ impl RetentionRule {
     #[must_use]
     pub fn statement(&self) -> String {
         let table = self.table;
+        // A row that another transaction makes young again meanwhile stays: without the lock its new version would be deleted. Rows that never
+        // change need none, and nobody may lock them.
+        let lock = if matches!(self.keep, Keep::Audit | Keep::RequestLog) { "" } else { "for update of r skip locked" };
         let old = match self.rows {
-            Rows::OfTenant(old) => {
-                // Of the two times, the later one: a null is none.
-                let before = match self.keep.chosen_by_tenant() {
-                    Some(days) => format!("greatest($1, now() - make_interval(days => t.{days}))"),
-                    None => "$1".to_owned(),
-                };
-                let (tenants, before) = match self.keep {
-                    // `offset 0`: asked once for each tenant.
-                    Keep::Requests => (
-                        format!("(select t.id, before_open_mail(t.id, {before}) as before from tenants t offset 0)"),
-                        "t.before".to_owned(),
-                    ),
-                    _ => ("tenants".to_owned(), before),
-                };
-                let old = old.replace("$1", &before);
-                format!(
-                    "select k.ctid from {tenants} t cross join lateral (
-                         select r.ctid from {table} r where r.tenant_id = t.id and {old} limit $2
-                     ) k limit $2"
-                )
+            Rows::OfTenant(old) => self.of_each_tenant(old, lock),
+            Rows::OfGone { key, of, gone } => {
+                let old = format!(
+                    "r.ctid = any(array(
+                         select m.ctid from {of} o
+                         cross join lateral (
+                             select n.tenant_id, n.{key} from {table} n
+                             where (n.tenant_id, n.{key}) >= (o.tenant_id, o.id)
+                             order by n.tenant_id, n.{key}, n.contact_id limit 1
+                         ) n
+                         cross join lateral (
+                             select m.ctid from {table} m where m.tenant_id = n.tenant_id and m.{key} = n.{key} limit $2
+                         ) m
+                         where o.tenant_id = t.id and {gone} and (n.tenant_id, n.{key}) = (o.tenant_id, o.id)
+                         limit $2))"
+                );
+                self.of_each_tenant(&old, lock)
             }
-            Rows::All(old) => format!("select r.ctid from {table} r where {old} limit $2"),
+            Rows::All(old) => format!("select r.ctid from {table} r where {old} limit $2 {lock}"),
         };
         match self.end {
             End::Deleted => format!("delete from {table} where ctid = any(array({old}))"),
             End::Emptied(columns) => format!("update {table} set {columns} where ctid = any(array({old}))"),
         }
+    }
+
+    fn of_each_tenant(&self, old: &str, lock: &str) -> String {
+        let table = self.table;
+        // Of the two times, the later one: a null is none.
+        let before = match self.keep.chosen_by_tenant() {
+            Some(days) => format!("greatest($1, now() - make_interval(days => t.{days}))"),
+            None => "$1".to_owned(),
+        };
+        let (tenants, before) = match self.keep {
+            // `offset 0`: asked once for each tenant.
+            Keep::Requests => (
+                format!("(select t.id, before_open_mail(t.id, {before}) as before from tenants t offset 0)"),
+                "t.before".to_owned(),
+            ),
+            _ => ("tenants".to_owned(), before),
+        };
+        let old = old.replace("$1", &before);
+        format!(
+            "select k.ctid from {tenants} t cross join lateral (
+                 select r.ctid from {table} r where r.tenant_id = t.id and {old} limit $2 {lock}
+             ) k limit $2"
+        )
     }
 }
 
@@ -121,12 +155,21 @@ pub const RULES: &[RetentionRule] = &[
              select e.id from enrollments e
              where e.tenant_id = t.id and e.created_at < $1 and e.ended_at < $1 order by e.created_at limit 1000)",
     ),
+    // Of those whose steps the rule above deletes; later ones still have theirs.
     RetentionRule::of_tenant(
         "enrollments",
         Keep::Ledger,
-        "r.created_at < $1 and r.ended_at < $1
-         and not exists (select from enrollment_steps p where p.tenant_id = r.tenant_id and p.enrollment_id = r.id)
-         order by r.created_at",
+        "r.ctid = any(array(
+             select e.ctid from enrollments e
+             where e.tenant_id = t.id and e.created_at < $1 and e.ended_at < $1 order by e.created_at limit 1000))
+         and not exists (select from enrollment_steps p where p.tenant_id = r.tenant_id and p.enrollment_id = r.id)",
+    ),
+    // Of a sequence that starts nobody any more.
+    RetentionRule::of_gone(
+        "past_enrollments",
+        "sequence_id",
+        "sequences",
+        "o.status = 'archived' and o.archived_at < $1",
     ),
     RetentionRule::of_tenant("contact_facts", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
     RetentionRule::of_tenant(
@@ -141,13 +184,11 @@ pub const RULES: &[RetentionRule] = &[
         "r.decided_at is not null and r.noted_at < $1 order by r.noted_at",
     ),
     // Of a trigger that is gone. Of others sequencing deletes them, when the contact is not in the segment any more.
-    RetentionRule::of_tenant(
+    RetentionRule::of_gone(
         "segment_entries",
-        Keep::Days(1),
-        "r.sequence_id in (
-             select s.id from sequences s
-             where s.tenant_id = t.id and s.updated_at < $1
-               and (s.trigger_type <> 'segment_entered' or s.trigger_config is null or s.status = 'archived'))",
+        "sequence_id",
+        "sequences",
+        "o.updated_at < $1 and (o.trigger_type <> 'segment_entered' or o.trigger_config is null or o.status = 'archived')",
     ),
     // Once every trigger by a segment was looked at since; `least` leaves out the null of a tenant that has none.
     RetentionRule::of_tenant(
@@ -160,15 +201,10 @@ pub const RULES: &[RetentionRule] = &[
          order by r.passed_at",
     ),
     // Of a list or tag that is removed: nothing asks for them from then on.
-    RetentionRule::of_tenant(
-        "audience_members",
-        Keep::Days(1),
-        "r.audience_id in (select a.id from audiences a where a.tenant_id = t.id and a.deleted_at < $1)",
-    ),
+    RetentionRule::of_gone("audience_members", "audience_id", "audiences", "o.deleted_at < $1"),
     RetentionRule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
     RetentionRule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
     RetentionRule::of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
-    RetentionRule::of_tenant("warmup_usage", Keep::Ledger, "r.day < $1::date"),
     RetentionRule::of_tenant(
         "draft_proposals",
         Keep::Ledger,
@@ -221,6 +257,7 @@ pub const SWEPT_BY_THEIR_STAGE: &[(&str, &str)] = &[
     ("delivery_sessions", "delivery, when the process is long gone"),
     ("soft_bounces", "engagement, after the window they count in, which is a setting"),
     ("suppression_changes", "engagement, folded into totals"),
+    ("audience_member_changes", "engagement, folded into totals"),
     ("content_changes", "engagement, folded into totals"),
     ("late_facts", "attribution, when they are handled"),
     ("outcome_credits", "attribution, when the credit is set anew"),
@@ -243,6 +280,7 @@ pub const KEPT: &[(&str, &str)] = &[
     ("attribution_settings", "settings"),
     ("call_secrets", "settings"),
     ("domain_warmups", "settings"),
+    ("warmup_usage", "one row for each day of a warm-up: the plan counts them"),
     ("event_feeds", "settings"),
     ("event_listeners", "settings"),
     ("fields", "settings"),
@@ -257,7 +295,10 @@ pub const KEPT: &[(&str, &str)] = &[
     ("senders", "the customer's senders; mail that was sent names them"),
     ("audiences", "the customer's own data"),
     ("contacts", "the customer's own data; erased on request"),
-    ("confirmations", "a proof of consent, or that consent was asked for and not given; erased with the contact"),
+    (
+        "confirmations",
+        "a proof of consent, or that it was asked for and not given; an erasure leaves the number of mails",
+    ),
     ("segments", "the customer's own data"),
     ("segment_uses", "the customer's own data"),
     ("templates", "the customer's own data"),
@@ -274,6 +315,7 @@ pub const KEPT: &[(&str, &str)] = &[
     ("suppressions", "an opt-out or a bounce outlives the contact"),
     ("topic_opt_outs", "an opt-out from a topic"),
     ("suppression_totals", "totals"),
+    ("audience_member_totals", "totals"),
     ("rollups", "totals: reports of any window"),
     ("content_totals", "totals: reports of any window"),
     ("campaign_outcomes", "totals"),

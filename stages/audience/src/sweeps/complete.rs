@@ -22,21 +22,7 @@ impl Sweep for CompleteCampaigns {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        // A cancelled campaign that is not materialised never will be: the launch checks the status under the campaign's lock.
-        let campaigns = sqlx::query!(
-            "select c.tenant_id, c.id
-             from campaigns c
-             where (c.status = 'sending' and c.materialized_at is not null or c.status = 'cancelled')
-               and c.completed_at is null
-               and not exists (
-                   select from batches b where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.state <> 'done')
-             order by c.tenant_id, c.id
-             limit $1
-             for update of c skip locked",
-            AT_ONCE,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
+        let campaigns = sqlx::query_file!("queries/lock_finished_campaigns.sql", AT_ONCE).fetch_all(&mut *tx).await?;
         if campaigns.is_empty() {
             return Ok(0);
         }

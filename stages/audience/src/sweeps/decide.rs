@@ -60,21 +60,27 @@ impl DecideTests {
     }
 }
 
-/// Notes the tests whose mail is out. Served by `campaigns_undecided` and `batches_by_campaign`.
+/// Notes the tests whose mail is out. The sends are read of tests only of which no batch waits or is announced. Served by
+/// `campaigns_undecided` and `batches_by_campaign`.
 async fn note_tested(pool: &PgPool) -> sqlx::Result<u64> {
     let noted = sqlx::query!(
         "update campaigns c set tested_at = now()
          where c.test_percent is not null and c.decided_at is null and c.materialized_at is not null
            and c.tested_at is null and c.status in ('sending', 'sent')
-           and not exists (
-               select from batches b
-               where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
-                 and (b.state <> 'held' and b.queued + b.fenced > 0
-                      or b.deferred > 0 and exists (
-                          select from sends s
-                          where s.tenant_id = b.tenant_id and s.month = b.month
-                            and s.id between b.id and last_id_of(b.id)
-                            and s.state = 'deferred' and s.reason = any($1))))",
+           and not case when exists (
+                   select from batches b
+                   where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
+                     and b.state <> 'held' and b.queued + b.fenced > 0)
+               then true
+               else exists (
+                   select from batches b
+                   where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null and b.deferred > 0
+                     and exists (
+                         select from sends s
+                         where s.tenant_id = b.tenant_id and s.month = b.month
+                           and s.id between b.id and last_id_of(b.id)
+                           and s.state = 'deferred' and s.reason = any($1)))
+               end",
         &Hold::REASONS as &[&str]
     )
     .execute(pool)

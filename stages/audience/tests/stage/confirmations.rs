@@ -3,6 +3,7 @@
 use ledger::confirmations::{self, ConfirmationSettings, SendConfirmations};
 use rstest::rstest;
 use runner::Sweep;
+use runtime::MasterKeys;
 use schemas::{
     RequestKind,
     messages::{MailOptions, TransactionalPayload},
@@ -34,7 +35,8 @@ async fn ask(rig: &Rig, tenant: &Tenant, people: &[Person]) -> usize {
 async fn ask_as(rig: &Rig, tenant: &Tenant, people: &[Person], is_bulk: bool) -> usize {
     let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
     let mut db = rig.pool.acquire().await.unwrap();
-    confirmations::request(&mut db, tenant.id, &ids, is_bulk, &ConfirmationSettings::default()).await.unwrap().len()
+    let (settings, keys) = (ConfirmationSettings::default(), MasterKeys::parse(&"07".repeat(32)).unwrap());
+    confirmations::request(&mut db, tenant.id, &ids, is_bulk, &settings, &keys).await.unwrap().len()
 }
 
 fn sweep_of(rig: &Rig, settings: ConfirmationSettings) -> SendConfirmations {

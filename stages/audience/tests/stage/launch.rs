@@ -1,11 +1,12 @@
 //! Launches: the audience in the ledger, once.
 
 use chrono::{TimeDelta, Utc};
+use ledger::requeue::{RequeueScope, RequeuedWork, requeue};
 use schemas::{LaunchId, RequestKind, SendId, new_id, subjects::stream};
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{materialized, start};
 
 async fn request_is(rig: &Rig, request: Uuid, state: &str) -> bool {
     let found: String = sqlx::query_scalar("select state from requests where id = $1")
@@ -241,6 +242,26 @@ async fn a_scheduled_campaign_starts_when_it_is_due_and_not_before() {
     })
     .await;
     assert_eq!(rig.number("select count(*) from campaigns where materialized_at < scheduled_for").await, 0);
+    assert_eq!(rig.number("select count(*) from sends").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_launch_that_was_rejected_starts_when_it_is_requeued() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 2).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    rig.launch_request(&tenant, campaign).await;
+    sqlx::query("update campaigns set status = 'scheduled', scheduled_for = now()").execute(&rig.pool).await.unwrap();
+    sqlx::query("update requests set state = 'rejected', outcome = 'ledger', announce_after = null")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    start(&rig, &[]).await;
+    let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Campaign(campaign) };
+    assert_eq!(requeue(&rig.pool, &scope, false).await.unwrap().requests, 1);
+    materialized(&rig).await;
     assert_eq!(rig.number("select count(*) from sends").await, 2);
 }
 

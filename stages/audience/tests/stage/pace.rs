@@ -126,3 +126,20 @@ async fn what_was_deferred_waits_for_its_turn_like_other_mail() {
     .await;
     rig.assert_books().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_set_back_holds_no_paced_campaign() {
+    let rig = Rig::new().await;
+    paced(&rig, 20, 60).await;
+    start(&rig, &[]).await;
+    let begun = "select count(*) from batches where state <> 'waiting'";
+    until("one is dispatched", async || rig.number(begun).await == 1).await;
+    dispatched_at(&rig).await;
+    for ahead in [
+        "update campaign_paces set next_at = now() + interval '1 hour'",
+        "update batches set quiet_at = now() + interval '1 hour', dispatched_sends = 60 where state = 'done'",
+    ] {
+        sqlx::query(ahead).execute(&rig.pool).await.unwrap();
+    }
+    until("the other is dispatched", async || rig.number(begun).await == 2).await;
+}

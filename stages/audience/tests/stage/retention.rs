@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use audience::retention::{KEPT, MONTHLY, RULES, Retention, RetentionSettings, SWEPT_BY_THEIR_STAGE};
+use ledger::end_stopped::{EndStopped, end_old_months};
 use runner::Sweep;
+use runtime::{Database, Role};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool, Row};
-use stage_rig::{Rig, Tenant, rows_in_vain, settings};
+use stage_rig::{Rig, Tenant, rows_in_vain, scans, settings};
 use uuid::Uuid;
 
 fn sweep(rig: &Rig, arguments: &[&str]) -> Retention {
@@ -118,6 +120,11 @@ async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
     sweep_all(&rig, &["--keep-ledger", "0s", "--keep-requests", "0s", "--keep-imports", "0s", "--keep-audit", "0s"])
         .await;
     assert_eq!(counts(&rig).await, [150; 6], "for ever");
+    // The times before which rows are old have no ids.
+    let millennium =
+        ["--keep-ledger", "1000y", "--keep-requests", "1000y", "--keep-imports", "1000y", "--keep-audit", "1000y"];
+    sweep_all(&rig, &millennium).await;
+    assert_eq!(counts(&rig).await, [150; 6], "for a thousand years");
     sweep_all(&rig, &[]).await;
     // By default: requests and bodies 30 days, the ledger 400, reports of imports 90, the audit log 730.
     assert_eq!(counts(&rig).await, [30, 90, 120, 60, 90, 30]);
@@ -128,6 +135,31 @@ async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
         .unwrap();
     sweep_all(&rig, &[]).await;
     assert_eq!(rig.number("select count(*) from requests").await, 30);
+}
+
+#[tokio::test]
+async fn what_is_old_is_decided_by_the_clock_of_the_database() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    fill(&rig, &tenant, "800 days").await;
+    // The clock of this process is 790 days fast: `now()` of its connections is not the one of `pg_catalog`.
+    let owner = owner(&rig).await;
+    for sql in [
+        "create schema behind",
+        "create function behind.now() returns timestamptz language sql stable
+         as $$ select pg_catalog.now() - interval '790 days' $$",
+        "grant usage on schema behind to postrider_stages",
+        "grant execute on function behind.now() to postrider_stages",
+        "do $$ begin
+             execute format('alter database %I set search_path = behind, public, pg_catalog', current_database());
+         end $$",
+    ] {
+        sqlx::query(sql).execute(&owner).await.unwrap();
+    }
+    let pool = Database::pool(&rig.database.url().into(), Role::Stages, 2).unwrap();
+    let sweep = Retention { pool, settings: settings::<RetentionSettings>(&[]) };
+    while sweep.sweep().await.unwrap() > 0 {}
+    assert_eq!(counts(&rig).await, [30; 6], "ten days old");
 }
 
 #[tokio::test]
@@ -144,7 +176,7 @@ async fn calls_are_in_the_request_log_for_the_days_of_the_setting() {
     .execute(&owner(&rig).await)
     .await
     .unwrap();
-    for (days, kept) in [("0", 120), ("7", 60), ("3", 30)] {
+    for (days, kept) in [("0", 120), ("65535", 120), ("7", 60), ("3", 30)] {
         sweep_all(&rig, &["--request-log-days", days]).await;
         assert_eq!(rig.number("select count(*) from request_log").await, kept, "{days} days");
     }
@@ -165,6 +197,65 @@ async fn members_of_a_removed_list_are_deleted() {
     let audiences: Vec<Uuid> =
         sqlx::query_scalar("select audience_id from audience_members").fetch_all(&rig.pool).await.unwrap();
     assert_eq!(audiences, [kept; 3]);
+}
+
+#[tokio::test]
+async fn members_of_lists_that_stay_are_not_read_at_each_run() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    // Of ten lists nine were removed, and emptied long ago.
+    for sql in [
+        "insert into audiences (tenant_id, id, kind, name, deleted_at)
+         select $1, gen_random_uuid(), 'list', n::text, case when n > 1 then now() - interval '9 days' end
+         from generate_series(1, 10) n",
+        "insert into audience_members (tenant_id, audience_id, contact_id)
+         select tenant_id, id, gen_random_uuid() from audiences, generate_series(1, 5000)
+         where tenant_id = $1 and deleted_at is null",
+    ] {
+        sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
+    }
+    let owner = sqlx::PgPool::connect(&rig.database.url()).await.unwrap();
+    sqlx::raw_sql("analyze audiences, audience_members").execute(&owner).await.unwrap();
+    assert_reads_few(&rig, "audience_members").await;
+    assert_eq!(rig.number("select count(*) from audience_members").await, 5_000);
+}
+
+/// The rule of this table looks at few rows in vain.
+async fn assert_reads_few(rig: &Rig, table: &str) {
+    let rule = RULES.iter().find(|rule| rule.table == table).unwrap();
+    let statement = rule.statement().replace("$1", "(now() - interval '1 day')").replace("$2", "2000");
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json) {statement}")))
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    let in_vain = rows_in_vain(&plan);
+    assert!(in_vain < 1_000.0, "{table}: {in_vain} rows were looked at in vain: {plan:#}");
+}
+
+#[tokio::test]
+async fn entries_of_live_sequences_are_not_read_at_each_run() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    // Of ten sequences nine were archived, and their rows deleted long ago.
+    for sql in [
+        "insert into sequences (tenant_id, id, product, environment, name, status, trigger_type, trigger_config, archived_at, updated_at)
+         select $1, gen_random_uuid(), 'shop', 'production', n::text, case n when 1 then 'active' else 'archived' end, 'segment_entered',
+                '{}', case when n > 1 then now() - interval '9 days' end, now() - interval '9 days'
+         from generate_series(1, 10) n",
+        "insert into past_enrollments (tenant_id, sequence_id, contact_id, last_at)
+         select tenant_id, id, gen_random_uuid(), now() from sequences, generate_series(1, 5000)
+         where tenant_id = $1 and status = 'active'",
+        "insert into segment_entries (tenant_id, sequence_id, contact_id)
+         select tenant_id, sequence_id, contact_id from past_enrollments where tenant_id = $1",
+    ] {
+        sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
+    }
+    sqlx::raw_sql("analyze sequences, past_enrollments, segment_entries").execute(&owner(&rig).await).await.unwrap();
+    for table in ["past_enrollments", "segment_entries"] {
+        assert_reads_few(&rig, table).await;
+    }
+    assert_eq!(rig.number("select count(*) from past_enrollments").await, 5_000);
+    assert_eq!(rig.number("select count(*) from segment_entries").await, 5_000);
 }
 
 #[tokio::test]
@@ -355,7 +446,7 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
     month(&rig, "2023-02-01").await;
     let list = rig.audience(&tenant, "list", &[]).await;
     let campaign = rig.campaign(&tenant, list).await;
-    // A campaign's batch and a single mail's of January, and one of February that is still open.
+    // A campaign's batch and a single mail's of January, and one of February that a worker sends.
     for (id, first, campaign, state) in [
         ("01856aa0-c800-7000-8000-000000000000", "2023-01-01", Some(campaign), "done"),
         ("01856aa0-c800-7000-8000-000000000200", "2023-01-01", None, "done"),
@@ -363,7 +454,7 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
     ] {
         sqlx::query(
             "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size, sent,
-                                  queued, delivered, done_at, announce_after)
+                                  fenced, delivered, done_at, announce_after)
              select $1, $2, $3::date, case when $4::uuid is null then 'transactional' else 'campaign' end, 'bulk', 'marketing', $4,
                     c.content_id, c.sender_profile_id, $5, 1, ($5 = 'done')::int, ($5 <> 'done')::int, 0,
                     case $5 when 'done' then now() end, case $5 when 'done' then null else now() + interval '1 hour' end
@@ -380,7 +471,7 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
         .unwrap();
         sqlx::query(
             "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, decided_at)
-             values ($1, $2, $3::date, $4, gen_random_uuid(), case $5 when 'done' then 'sent' else 'queued' end, now())",
+             values ($1, $2, $3::date, $4, gen_random_uuid(), case $5 when 'done' then 'sent' else 'fenced' end, now())",
         )
         .bind(tenant.id)
         .bind(id.parse::<Uuid>().unwrap())
@@ -399,7 +490,7 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
     let partitions = "select count(*) from pg_class where relname in ('sends_2023_01', 'events_2023_01')";
     assert_eq!(rig.number(partitions).await, 0, "detached and dropped");
     let open = "select count(*) from sends where month = '2023-02-01'";
-    assert_eq!(rig.number(open).await, 1, "a month with an open batch stays");
+    assert_eq!(rig.number(open).await, 1, "a month with mail in a worker's hands stays");
     assert_eq!(rig.number("select count(*) from dropped_months where month = '2023-01-01'").await, 1);
     assert_eq!(
         rig.number("select count(*) from batches where month = '2023-01-01'").await,
@@ -410,7 +501,7 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
     // A late signal finds nothing, and breaks nothing.
     assert_eq!(rig.number("select count(*) from events where month = '2023-01-01'").await, 0);
 
-    sqlx::query("update batches set state = 'done', done_at = now(), announce_after = null, queued = 0, sent = 1 where state <> 'done'")
+    sqlx::query("update batches set state = 'done', done_at = now(), announce_after = null, fenced = 0, sent = 1 where state <> 'done'")
         .execute(&rig.pool)
         .await
         .unwrap();
@@ -419,8 +510,185 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
     assert_eq!(rig.number("select count(*) from batches where month = '2023-02-01'").await, 0);
 }
 
+#[tokio::test]
+async fn mail_that_is_still_open_keeps_no_month_in_the_ledger() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    month(&rig, "2023-02-01").await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let (paused, young) = (rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await);
+    for (campaign, month) in [(paused, "2023-01-01"), (young, "now")] {
+        sqlx::query(
+            "update campaigns set paused = true, pause_reason = 'requested', month = date_trunc('month', $2::timestamptz),
+                 launch_prefix = case when $2 <> 'now' then '01856aa0c80070008000000' end, materialized_at = now() where id = $1",
+        )
+        .bind(campaign)
+        .bind(month)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    for (id, campaign) in
+        [("01856aa0-c800-7000-8000-000000000000", Some(paused)), ("01856aa0-c800-7000-8000-000000000200", None)]
+    {
+        let id: Uuid = id.parse().unwrap();
+        for sql in [
+            "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, size, queued)
+             select $1, $2, '2023-01-01', case when $3::uuid is null then 'sequence' else 'campaign' end, 'bulk', 'marketing', $3, $4, $5, 1, 1",
+            "insert into sends (tenant_id, id, month, campaign_id, contact_id)
+             select $1, $2, '2023-01-01', $3, gen_random_uuid() where $4::uuid <> $5::uuid",
+        ] {
+            sqlx::query(sql)
+                .bind(tenant.id)
+                .bind(id)
+                .bind(campaign)
+                .bind(tenant.content)
+                .bind(tenant.sender)
+                .execute(&rig.pool)
+                .await
+                .unwrap();
+        }
+    }
+    sweep_all(&rig, &[]).await;
+    assert_eq!(rig.number("select count(*) from sends where state = 'expired' and reason = 'expired'").await, 1);
+    let cancelled: Vec<Uuid> =
+        sqlx::query_scalar("select id from campaigns where status = 'cancelled'").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(cancelled, [paused], "a paused campaign of this month stays");
+    assert_eq!(rig.number("select count(*) from audit_log where action = 'campaign.cancel'").await, 1);
+    assert_eq!(EndStopped(rig.pool.clone()).sweep().await.unwrap(), 1);
+    rig.assert_books().await;
+    sweep_all(&rig, &[]).await;
+    assert_eq!(rig.number("select count(*) from dropped_months").await, 2);
+}
+
+#[tokio::test]
+async fn open_mail_of_old_months_expires_in_short_transactions() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    for sql in [
+        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, queued)
+         select $1, ('01856aa0-c800-7000-8000-' || lpad(to_hex(n * 512), 12, '0'))::uuid, '2023-01-01', 'sequence', 'bulk', 'marketing',
+                $2, $3, 1, 1
+         from generate_series(1, 45) n",
+        "insert into sends (tenant_id, id, month, contact_id)
+         select tenant_id, id, month, gen_random_uuid() from batches where tenant_id = $1 and $2::uuid <> $3::uuid",
+    ] {
+        sqlx::query(sql)
+            .bind(tenant.id)
+            .bind(tenant.content)
+            .bind(tenant.sender)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+    }
+    let before = chrono::NaiveDate::from_ymd_opt(2024, 1, 1).unwrap();
+    assert_eq!(end_old_months(&rig.pool, before).await.unwrap(), 45, "all, in one run");
+    // A full batch has 500 sends.
+    let largest =
+        "select max(batches) from (select count(*) as batches from batches group by xmin::text) of_a_transaction";
+    assert_eq!(rig.number(largest).await, 20);
+    rig.assert_books().await;
+}
+
+#[tokio::test]
+async fn a_campaign_that_cannot_be_ended_keeps_no_other_month() {
+    let rig = Rig::new().await;
+    month(&rig, "2023-01-01").await;
+    sqlx::query("revoke update on campaigns from postrider_stages").execute(&owner(&rig).await).await.unwrap();
+    assert!(sweep(&rig, &[]).sweep().await.is_err());
+    assert_eq!(rig.number("select count(*) from dropped_months").await, 1);
+}
+
 async fn rig_campaign(rig: &Rig) -> Uuid {
     sqlx::query_scalar("select id from campaigns").fetch_one(&rig.pool).await.unwrap()
+}
+
+/// Enrollments of 500 days ago that are over, one for each of so many contacts, with a step each: of a sequence with this status.
+async fn old_enrollments(rig: &Rig, tenant: &Tenant, status: &str, people: usize) {
+    let contacts: Vec<Uuid> = rig.people(tenant, people).await.iter().map(|person| person.id).collect();
+    let sequence = Uuid::now_v7();
+    sqlx::query(
+        "insert into sequences (tenant_id, id, product, environment, name, status, archived_at)
+         values ($1, $2, 'shop', 'production', 'S', $3, case $3 when 'archived' then now() - interval '2 days' end)",
+    )
+    .bind(tenant.id)
+    .bind(sequence)
+    .bind(status)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    sqlx::query(
+        "with steps as (
+             insert into enrollment_steps (tenant_id, enrollment_id, step_order, step_id, step_type, outcome, due_at)
+             select $1, w, 1, $1, 'wait', 'done', now() from unnest($3::uuid[]) w
+         )
+         insert into enrollments (tenant_id, id, sequence_id, contact_id, product, status, created_at, ended_at)
+         select $1, w, $2, w, 'shop', 'completed', now() - interval '500 days', now() - interval '500 days'
+         from unnest($3::uuid[]) w",
+    )
+    .bind(tenant.id)
+    .bind(sequence)
+    .bind(&contacts)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn of_old_enrollments_it_is_kept_when_the_last_one_was() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    old_enrollments(&rig, &tenant, "active", 3).await;
+    old_enrollments(&rig, &tenant, "archived", 2).await;
+    sweep_all(&rig, &[]).await;
+    assert_eq!(rig.number("select count(*) from enrollments").await, 0);
+    assert_eq!(rig.number("select count(*) from enrollment_steps").await, 0);
+    let past = "select count(*) from past_enrollments where last_at < now() - interval '499 days'";
+    assert_eq!(rig.number(past).await, 3, "nothing enters an archived sequence again");
+    sqlx::query("update sequences set status = 'archived', archived_at = now() - interval '2 days'")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sweep_all(&rig, &[]).await;
+    assert_eq!(rig.number("select count(*) from past_enrollments").await, 0);
+}
+
+#[tokio::test]
+async fn old_enrollments_that_have_their_steps_are_not_read_at_each_run() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    old_enrollments(&rig, &tenant, "active", 5_000).await;
+    let rule = RULES.iter().find(|rule| rule.table == "enrollments").unwrap();
+    let statement = rule.statement().replace("$1", "(now() - interval '400 days')").replace("$2", "2000");
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json) {statement}")))
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    let (in_vain, steps) = (rows_in_vain(&plan), scans(&plan, "enrollment_steps"));
+    assert!(in_vain < 2_000.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    assert!(steps <= 1_000, "the steps of {steps} enrollments were looked for: {plan:#}");
+    assert_eq!(rig.number("select count(*) from enrollments").await, 5_000);
+}
+
+#[tokio::test]
+async fn a_warm_up_that_is_over_does_not_begin_again() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    for sql in [
+        "insert into domain_warmups (tenant_id, domain_id) values ($1, $2)",
+        "insert into warmup_usage (tenant_id, domain_id, day, used)
+         select $1, $2, '2022-12-01'::date + day, 50 from generate_series(1, 16) day",
+    ] {
+        sqlx::query(sql).bind(tenant.id).bind(tenant.domain).execute(&rig.pool).await.unwrap();
+    }
+    sweep_all(&rig, &[]).await;
+    let mut db = rig.pool.acquire().await.unwrap();
+    let state = ledger::warmup::load_state(&mut db, tenant.id, tenant.domain).await.unwrap().unwrap();
+    assert_eq!((state.days_before, state.cap()), (16, None));
 }
 
 #[tokio::test]

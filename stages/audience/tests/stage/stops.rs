@@ -71,7 +71,13 @@ async fn a_cancelled_campaign_of_many_small_batches_ends_soon() {
     let campaign = rig.campaign(&tenant, list).await;
     let launch = LaunchId::fresh();
     let ids: Vec<Uuid> = (0..2_000).map(|number| launch.batch(number)).collect();
-    set(&rig, "update campaigns set status = 'cancelled', materialized_at = now()").await;
+    sqlx::query(
+        "update campaigns set status = 'cancelled', materialized_at = now(), launch_prefix = left(replace($1::text, '-', ''), 23)",
+    )
+    .bind(ids[0])
+    .execute(&rig.pool)
+    .await
+    .unwrap();
     sqlx::query(
         "with made as (
              insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, size, queued)

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use chrono::{TimeDelta, Utc};
 use ledger::{dispatch::AnnounceRequests, quota::QuotaDefaults};
 use runner::Sweep;
-use runtime::Notifier;
+use runtime::{Notifier, plans::PreparedPool};
 use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::stream};
-use stage_rig::{Rig, Tenant, until};
+use stage_rig::{Rig, Tenant, rows_in_vain, until};
 use uuid::Uuid;
 
 use crate::start;
@@ -126,6 +126,26 @@ async fn what_is_announced_at_its_time_was_not_lost() {
     assert!(rig.held(stream::ACCEPTED).await > before);
 }
 
+#[tokio::test]
+async fn a_kind_of_a_newer_version_delays_no_other_request() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request = rig.transactional_request(&tenant, "ann@example.org", |_| {}).await.request_id;
+    let owner = sqlx::PgPool::connect(&rig.database.url()).await.unwrap();
+    for sql in [
+        "alter table requests drop constraint requests_kind_check",
+        "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
+         select tenant_id, gen_random_uuid(), product, environment, 'of-tomorrow', payload, now() from requests",
+        "update requests set announce_after = now()",
+    ] {
+        sqlx::query(sql).execute(&owner).await.unwrap();
+    }
+    AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default()).sweep().await.unwrap();
+    let announced: Vec<Uuid> =
+        sqlx::query_scalar("select id from requests where announcements > 0").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(announced, [request]);
+}
+
 /// The campaign was launched with this batch.
 async fn running(rig: &Rig, campaign: Uuid, batch: Uuid, paused: bool) {
     sqlx::query(
@@ -178,6 +198,37 @@ async fn a_resting_batch_is_announced_when_a_send_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_transactional_batch_that_comes_back_is_as_old_as_its_return() {
+    let rig = Rig::new().await;
+    let batch = deferred(&rig, TimeDelta::seconds(-1), "resting").await;
+    let rested = "update batches set lane = 'priority', created_at = now() - interval '2 hours', quiet_at = now() - interval '1 hour'";
+    sqlx::query(rested).execute(&rig.pool).await.unwrap();
+    start(&rig, &[]).await;
+    until("announced", async || state_of(&rig, batch).await.0 == "announced").await;
+    let old = "select count(*) from platform_batches() where lane = 'priority' and oldest > 60";
+    assert_eq!(rig.number(old).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_set_aside_for_a_day_is_not_the_oldest() {
+    let rig = Rig::new().await;
+    deferred(&rig, TimeDelta::seconds(-1), "announced").await;
+    let made = "update batches set lane = 'priority', created_at = now() - interval '2 hours'";
+    sqlx::query(made).execute(&rig.pool).await.unwrap();
+    let old = "select count(*) from platform_batches() where lane = 'priority' and oldest > 60";
+    assert_eq!(rig.number(old).await, 1);
+    let (tenant, batch): (Uuid, Uuid) =
+        sqlx::query_as("select tenant_id, id from batches").fetch_one(&rig.pool).await.unwrap();
+    let by_key = PreparedPool::new(&rig.pool, 1).bulk("test");
+    ledger::owed::set_aside(&by_key, tenant, batch).await.unwrap();
+    assert_eq!(rig.number(old).await, 0);
+    // Nor on its way back.
+    let soon = "update batches set announce_after = now() + interval '30 minutes'";
+    sqlx::query(soon).execute(&rig.pool).await.unwrap();
+    assert_eq!(rig.number(old).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_timed_batch_is_dispatched_when_its_time_has_come() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
@@ -205,7 +256,10 @@ async fn a_timed_batch_is_dispatched_when_its_time_has_come() {
     })
     .await;
     assert_eq!(state_of(&rig, batches[1]).await.0, "timed");
-    assert_eq!(state_of(&rig, batches[2]).await.0, "timed", "its campaign is paused");
+    until("the paused campaign's waits for dispatch, and is looked at no more", async || {
+        state_of(&rig, batches[2]).await == ("waiting".to_owned(), 1, false)
+    })
+    .await;
     rig.assert_books().await;
 }
 
@@ -329,4 +383,46 @@ async fn a_quota_that_is_nearly_used_up_is_told_once_in_each_period() {
     assert_eq!((tenant, data), (near.id, serde_json::json!({"period": "day", "limit": 100, "used": 80})));
     sqlx::query("update send_usage set used = 900").execute(&rig.pool).await.unwrap();
     assert_eq!(sweep.sweep().await.unwrap(), 3, "both tenants by the month, the second by its day");
+}
+
+#[tokio::test]
+async fn batches_that_are_done_are_not_read_to_complete_a_campaign() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let (over, open) = (rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await);
+    for (campaign, state) in [(over, "done"), (open, "waiting")] {
+        let first = new_batch_id();
+        running(&rig, campaign, first, false).await;
+        sqlx::query(
+            "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, done_at,
+                                  size, queued, sent)
+             select $1, (left(replace($2::text, '-', ''), 23) || lpad(to_hex(n * 512), 9, '0'))::uuid, $3, 'campaign', 'bulk', 'marketing',
+                    $4, $5, $6, $7, case $7 when 'done' then now() end, 1, case $7 when 'done' then 0 else 1 end,
+                    case $7 when 'done' then 1 else 0 end
+             from generate_series(1, 3000) n",
+        )
+        .bind(tenant.id)
+        .bind(first)
+        .bind(schemas::month_of(first))
+        .bind(campaign)
+        .bind(tenant.content)
+        .bind(tenant.sender)
+        .bind(state)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    let owner = sqlx::PgPool::connect(&rig.database.url()).await.unwrap();
+    sqlx::raw_sql("analyze campaigns, batches").execute(&owner).await.unwrap();
+    let statement = include_str!("../../queries/lock_finished_campaigns.sql").replace("$1", "50");
+    let plan: serde_json::Value =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(format!("explain (analyze, format json)\n{statement}")))
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+    let in_vain = rows_in_vain(&plan);
+    assert!(in_vain < 100.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    let found: Vec<(Uuid, Uuid)> = sqlx::query_as(sqlx::AssertSqlSafe(statement)).fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(found, [(tenant.id, over)]);
 }

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use ledger::dispatch::AnnounceRequests;
+use ledger::{
+    dispatch::AnnounceRequests,
+    requeue::{RequeueScope, RequeuedWork, requeue},
+};
 use runner::Sweep;
 use runtime::Notifier;
-use schemas::{Cleared, Lane, Resolved, SendId, messages::ERASED_COPY, new_batch_id, subjects::stream};
+use schemas::{
+    Cleared, Lane, RequestAnnounced, Resolved, SendId, messages::ERASED_COPY, new_batch_id, subjects::stream,
+};
 use serde_json::json;
 use stage_rig::{Rig, until};
 use uuid::Uuid;
@@ -197,9 +202,11 @@ async fn the_same_address_in_two_tenants_is_two_contacts() {
 async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
+    let known = rig.people(&tenant, 1).await.remove(0);
     let mut requests = Vec::new();
     for at in 0..10 {
-        requests.push(rig.transactional_request(&tenant, &format!("p{at}@example.org"), |_| {}).await);
+        let address = if at == 5 { known.address.clone() } else { format!("p{at}@example.org") };
+        requests.push(rig.transactional_request(&tenant, &address, |_| {}).await);
     }
     // Two that can never be: a payload that is none, a content that is not there.
     sqlx::query("update requests set payload = '{\"address\": \"secret@example.org\"}' where id = $1")
@@ -223,6 +230,120 @@ async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
         2
     );
     assert_eq!(rig.number("select count(*) from sends").await, 8);
+    let noticed: Vec<(Uuid, Uuid, String, String)> =
+        sqlx::query_as("select subject_id, contact_id, type, data ->> 'reason' from notices")
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
+    assert_eq!(noticed, [(requests[5].request_id, known.id, "email.failed".to_owned(), "ledger".to_owned())]);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poison_batch_of_an_array_is_rejected_alone_and_can_be_requeued() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let mut requests = Vec::new();
+    for at in 0..3 {
+        requests.push(rig.transactional_request(&tenant, &format!("p{at}@example.org"), |_| {}).await);
+    }
+    let poison = requests[1].request_id;
+    let set_content = async |content: Uuid| {
+        sqlx::query(
+            "update requests set payload = payload || jsonb_build_object('content_id', $2::uuid) where id = $1",
+        )
+        .bind(poison)
+        .bind(content)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    };
+    set_content(poison).await;
+    let array = RequestAnnounced {
+        more: requests[1..].iter().map(|request| request.request_id).collect(),
+        count: Some(3),
+        ..requests[0].clone()
+    };
+    rig.ring(&[array], "1").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 2).await;
+    until("it is set aside", async || rig.held(stream::DEAD).await == 1).await;
+    let rejected: Vec<Uuid> =
+        sqlx::query_scalar("select id from requests where state = 'rejected'").fetch_all(&rig.pool).await.unwrap();
+    assert_eq!(rejected, [poison]);
+    set_content(tenant.content).await;
+    let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Send(poison) };
+    assert_eq!(requeue(&rig.pool, &scope, false).await.unwrap().requests, 1);
+    all_handled(&rig, 3).await;
+    assert_eq!(requeue(&rig.pool, &scope, false).await.unwrap().requests, 0);
+    assert_eq!(rig.number("select count(*) from sends").await, 3);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_request_is_not_requeued() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request = rig.transactional_request(&tenant, "ann@example.org", |_| {}).await;
+    for outcome in ["cancelled", "contact_erased"] {
+        sqlx::query("update requests set state = 'rejected', outcome = $1, announce_after = null")
+            .bind(outcome)
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Batch(request.request_id) };
+        assert_eq!(requeue(&rig.pool, &scope, false).await.unwrap().requests, 0, "{outcome}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_outlives_a_ledger_that_is_not_migrated_yet() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request = rig.transactional_request(&tenant, "ann@example.org", |_| {}).await;
+    // As its login, which owns the tables.
+    let mut owner = rig.pool.acquire().await.unwrap().detach();
+    let older = "set role none; alter table contents rename column kind to kind_of_then";
+    sqlx::raw_sql(older).execute(&mut owner).await.unwrap();
+    start(&rig, &[]).await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    until("it is set aside", async || rig.held(stream::DEAD).await == 1).await;
+    assert_eq!(
+        rig.number("select count(*) from requests where state = 'accepted' and announce_after is not null").await,
+        1
+    );
+    sqlx::raw_sql("alter table contents rename column kind_of_then to kind").execute(&mut owner).await.unwrap();
+    rig.ring(&[request], "2").await;
+    all_handled(&rig, 1).await;
+    assert_eq!(rig.number("select count(*) from sends").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_delays_no_mail_of_other_tenants() {
+    let rig = Rig::new().await;
+    let (importing, other) = (rig.tenant().await, rig.tenant().await);
+    let mut import = rig.pool.begin().await.unwrap();
+    sqlx::query("insert into contacts (tenant_id, id, address) values ($1, gen_random_uuid(), 'new@example.org')")
+        .bind(importing.id)
+        .execute(&mut *import)
+        .await
+        .unwrap();
+    let mut requests = Vec::new();
+    for tenant in [&importing, &other] {
+        requests.push(rig.transactional_request(tenant, "new@example.org", |_| {}).await);
+    }
+    rig.ring(&requests, "1").await;
+    start(&rig, &[]).await;
+    all_handled(&rig, 1).await;
+    let handled: Vec<Uuid> = sqlx::query_scalar("select tenant_id from requests where state = 'handled'")
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(handled, [other.id]);
+    import.commit().await.unwrap();
+    all_handled(&rig, 2).await;
+    assert_eq!(rig.number("select count(*) from contacts").await, 2);
+    assert!(rig.dead().await.is_empty());
     rig.assert_books().await;
 }
 
@@ -286,6 +407,76 @@ async fn scheduled_mails_of_large_arrays_wait_in_no_prompt_queue() {
     all_handled(&rig, 61).await;
     assert_eq!(rig.number("select count(*) from batches where lane = 'bulk'").await, 60);
     rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn much_mail_of_one_tenant_that_is_due_at_once_waits_in_no_prompt_queue() {
+    let rig = Rig::new().await;
+    let (large, small) = (rig.tenant().await, rig.tenant().await);
+    for at in 0..51 {
+        rig.transactional_request(&large, &format!("p{at}@example.org"), |_| {}).await;
+    }
+    let prompt = rig.transactional_request(&small, "ann@example.org", |_| {}).await;
+    sqlx::query("update requests set announce_after = now()").execute(&rig.pool).await.unwrap();
+    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default());
+    assert_eq!(sweep.sweep().await.unwrap(), 52);
+    let accepted = rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::ACCEPTED)).await.unwrap();
+    let mut in_prompt_queue = Vec::new();
+    for sequence in 1..=52 {
+        let announced = accepted.get_raw_message(sequence).await.unwrap();
+        if !announced.subject.ends_with(".transactional-array") {
+            let request: RequestAnnounced = serde_json::from_slice(&announced.payload).unwrap();
+            in_prompt_queue.push(request.request_id);
+        }
+    }
+    assert_eq!(in_prompt_queue.len(), 51, "of one tenant as many as a prompt batch has");
+    assert!(in_prompt_queue.contains(&prompt.request_id));
+    start(&rig, &[]).await;
+    all_handled(&rig, 52).await;
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn much_scheduled_mail_of_one_tenant_does_not_fill_the_priority_lane() {
+    let rig = Rig::new().await;
+    let (large, small) = (rig.tenant().await, rig.tenant().await);
+    let first = rig.transactional_request(&large, "ann@example.org", |_| {}).await;
+    start(&rig, &[]).await;
+    rig.ring(std::slice::from_ref(&first), "1").await;
+    all_handled(&rig, 1).await;
+    // A thousand under way, as many as there may be.
+    sqlx::query(
+        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after,
+                              announcement, size, queued)
+         select b.tenant_id, gen_random_uuid(), b.month, b.kind, b.lane, b.classification, b.content_id, b.sender_id, b.state,
+                now() + interval '1 hour', 1, 1, 1
+         from batches b, generate_series(2, 1000)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let mut requests = Vec::new();
+    for tenant in [&large, &small] {
+        requests.push(rig.transactional_request(tenant, "bob@example.org", |_| {}).await);
+    }
+    sqlx::query(
+        "update requests set options = '{\"scheduled_at\": \"2026-01-01T00:00:00Z\"}' where state = 'accepted'",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    // Mail that is not scheduled is not counted.
+    requests.push(rig.transactional_request(&large, "eve@example.org", |_| {}).await);
+    rig.ring(&requests, "1").await;
+    all_handled(&rig, 4).await;
+    for (request, lane) in [&first].into_iter().chain(&requests).zip(["priority", "bulk", "priority", "priority"]) {
+        let found: String = sqlx::query_scalar("select lane from batches where id = $1")
+            .bind(request.request_id)
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+        assert_eq!(found, lane);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use sqlx::AssertSqlSafe;
 use stage_rig::{Person, Rig, Tenant};
 use uuid::Uuid;
 
-use crate::{campaign, cleared, decide, queued, sends, skipped, state_of};
+use crate::{all_taken, announce, campaign, cleared, decide, queued, sends, skipped, start, state_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_campaign_waits_and_a_cancelled_one_is_left_alone() {
@@ -146,6 +146,26 @@ async fn in_quiet_hours_a_batch_waits_as_a_whole() {
                where due_at = announce_after
                  and announce_after between now() + interval '58 minutes' and now() + interval '61 minutes'";
     assert_eq!(rig.number(due).await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_does_not_sleep_by_quiet_hours_that_are_changed_meanwhile() {
+    let rig = Rig::new().await;
+    let (tenant, campaign) = campaign(&rig).await;
+    let people = rig.people(&tenant, 1).await;
+    quiet_in_kiribati(&rig, &tenant).await;
+    move_to_kiribati(&rig, &people).await;
+    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
+    let mut changing = rig.pool.begin().await.unwrap();
+    sqlx::query("select close_gate($1)").bind(tenant.id).execute(&mut *changing).await.unwrap();
+    let lifted = "update tenants set quiet_from = null, quiet_to = null, quiet_by_contact = null, quiet_for = null where id = $1";
+    sqlx::query(lifted).bind(tenant.id).execute(&mut *changing).await.unwrap();
+    announce(&rig, &[&batch], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    changing.commit().await.unwrap();
+    assert_eq!(state_of(&rig, batch.batch_id).await, "announced");
     rig.assert_books().await;
 }
 

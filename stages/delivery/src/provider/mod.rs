@@ -33,7 +33,7 @@ use smtp::{Envelope, Pool, Relay, SmtpMessage, SmtpSettings};
 pub enum Signing {
     /// The provider forwards the message unchanged: we sign it, unless the platform's relay is set to sign.
     Whole,
-    /// The provider replaces Message-ID and Date: we sign the message without these two fields.
+    /// The provider replaces Message-ID and Date: we sign the message without these two fields, unless the platform's relay is set to sign.
     Stamped,
     /// The provider builds a new message and signs it with its own key.
     None,
@@ -146,7 +146,8 @@ pub fn open(
     let api: Box<dyn http::Api> = match kind {
         ProviderKind::Smtp => {
             let relay: Relay = secret.expose_secret().parse().map_err(|_| ConnectionFault::Invalid("secret"))?;
-            let settings = SmtpSettings { relay, max_connections: client.connections, ..client.smtp.clone() };
+            let max_connections = client.connections;
+            let settings = SmtpSettings { relay, route: "connection", max_connections, ..client.smtp.clone() };
             return Ok(Box::new(Pool::new(settings).map_err(|_| ConnectionFault::Setup)?));
         }
         ProviderKind::Ses => Box::new(http::Ses::new(settings, secret)?),

@@ -16,7 +16,10 @@ impl Provider for Pool {
     }
 
     fn signing(&self) -> Signing {
-        Signing::Whole
+        // Over SMTP as well, SES replaces Message-ID and Date.
+        let host = self.host().to_ascii_lowercase();
+        let is_ses = host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn");
+        if is_ses { Signing::Stamped } else { Signing::Whole }
     }
 
     async fn prepare<'a>(&'a self, outgoing: &OutgoingMessage<'_>) -> Result<Box<dyn PreparedSend + 'a>, Refused> {
@@ -79,6 +82,18 @@ pub(super) fn message_id(message: &SmtpMessage) -> Option<String> {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use smtp::SmtpSettings;
+
+    #[rstest]
+    #[case::ses("smtp://email-smtp.eu-central-1.amazonaws.com:587?tls=none", Signing::Stamped)]
+    #[case::ses_of_china("smtp://Email-SMTP.cn-north-1.amazonaws.com.cn?tls=none", Signing::Stamped)]
+    #[case::another("smtp://relay.acme.example?tls=none", Signing::Whole)]
+    #[case::a_similar_name("smtp://amazonaws.com.acme.example?tls=none", Signing::Whole)]
+    #[tokio::test]
+    async fn a_relay_that_replaces_fields_gets_no_signature_over_them(#[case] relay: &str, #[case] expected: Signing) {
+        let pool = Pool::new(SmtpSettings::new(relay.parse().unwrap(), "test.example")).unwrap();
+        assert_eq!(pool.signing(), expected);
+    }
 
     #[rstest]
     #[case::first("Message-ID: <a@b.example>\r\nSubject: x\r\n\r\n", Some("<a@b.example>"))]

@@ -44,7 +44,6 @@ use self::{
     health::{CheckConnections, RelayPing, ReportHealth},
     notifier::OutcomeNotifier,
     routes::{AdmittedMessages, ProviderRoute, ProviderRoutes},
-    sandbox::Capture,
     sources::SourceCache,
     throttling::Sendable,
 };
@@ -76,7 +75,7 @@ pub struct Delivery {
     priority_in_flight: usize,
     relay: [Pool; 2],
     shutdown: CancellationToken,
-    /// Gets a notification when the sends of an awaited batch are decided.
+    /// Gets a notification when the sends of an awaited batch are decided, and the facts of the sandbox.
     bus: Option<Bus>,
 }
 
@@ -165,14 +164,18 @@ impl Stage for Delivery {
         for change in withheld {
             recorded.push(self.ledger.record(change).await);
         }
-        let capture = Capture::default();
-        let context = SendContext { inputs, parts: &parts, routes, capture: &capture, outcomes: &outcomes };
+        let context = SendContext { inputs, parts: &parts, routes, outcomes: &outcomes };
         recorded.extend(self.send_all(&context, sendable).await);
         for written in recorded {
             written.await?;
         }
         outcomes.notify_empty_batches().await;
-        capture.publications()
+        Ok(Vec::new())
+    }
+
+    async fn given_up(&self, input: &Rendered, _: &'static str) -> Result<Vec<Publication>, StageError> {
+        ledger::owed::set_aside(&self.by_key.of_lane(input.lane, Self::NAME), input.tenant_id, input.batch_id).await?;
+        Ok(Vec::new())
     }
 }
 
@@ -243,6 +246,5 @@ struct SendContext<'a> {
     inputs: &'a [Rendered],
     parts: &'a [sources::MessageSource],
     routes: &'a [ProviderRoute],
-    capture: &'a Capture,
     outcomes: &'a OutcomeNotifier<'a>,
 }

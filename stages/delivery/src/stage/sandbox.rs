@@ -1,11 +1,8 @@
 //! The capture provider of sandbox tenants: it accepts every mail, stores it for a while, and sends nothing. Magic recipients
 //! get other answers, or cause the facts that a real recipient would cause.
 
-use std::sync::{Mutex, PoisonError};
-
 use chrono::Utc;
 use mail_parser::{MessageParser, PartType};
-use runner::StageError;
 use runtime::Publication;
 use schemas::{
     Signal, SignalKind, subjects,
@@ -43,18 +40,15 @@ pub(super) fn answer(address: &str, attempt: i16) -> (ReplyDecision, Answer) {
     (classify_reply(Phase::Rcpt, &reply), smtp_answer(Some(&reply)))
 }
 
-/// The facts of magic recipients, collected while messages are captured and published when the ledger has recorded the sends.
-#[derive(Debug, Default)]
-pub(crate) struct Capture(Mutex<Vec<Signal>>);
-
-impl Capture {
-    /// Collects the facts that the recipient of a captured mail causes.
-    pub(super) fn collect_facts(&self, send: &SendAttempt, address: &str, message: &SmtpMessage, tokens: &TokenKeys) {
-        let kinds = magic_signals(address, || first_link(message, tokens));
-        if kinds.is_empty() {
-            return;
-        }
-        let signals = kinds.into_iter().map(|kind| Signal {
+/// The facts that the recipient of a captured mail causes. Their ids are the send's: those of a repeat are the same facts.
+pub(super) fn facts(
+    send: &SendAttempt,
+    address: &str,
+    message: &SmtpMessage,
+    tokens: &TokenKeys,
+) -> Result<Vec<Publication>, serde_json::Error> {
+    let publication = |kind: SignalKind| {
+        let signal = Signal {
             signal_id: Uuid::new_v5(&send.id, kind.label().as_bytes()),
             tenant_id: send.batch.tenant_id,
             send_id: send.id,
@@ -62,18 +56,10 @@ impl Capture {
             kind,
             ip: None,
             user_agent: None,
-        });
-        // A plain list: nothing a panic could leave half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(signals);
-    }
-
-    /// The signals to publish.
-    pub(super) fn publications(self) -> Result<Vec<Publication>, StageError> {
-        let signals = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let publication =
-            |signal: &Signal| Publication::json(subjects::signal(SOURCE), signal.signal_id.to_string(), signal);
-        Ok(signals.iter().map(publication).collect::<Result<_, _>>()?)
-    }
+        };
+        Publication::json(subjects::signal(SOURCE), signal.signal_id.to_string(), &signal)
+    };
+    magic_signals(address, || first_link(message, tokens)).into_iter().map(publication).collect()
 }
 
 /// The signals a recipient causes. A click includes an open.

@@ -67,7 +67,7 @@ impl SourceCache {
         for (input, route) in inputs.iter().zip(routes) {
             let skeleton = self.skeleton(input.tenant_id, &input.skeleton).await?;
             let stamped = match route.provider.signing() {
-                Signing::Whole if route.is_platform() && !self.sign => None,
+                Signing::Whole | Signing::Stamped if route.is_platform() && !self.sign => None,
                 Signing::Whole => Some(false),
                 Signing::Stamped => Some(true),
                 Signing::None => None,

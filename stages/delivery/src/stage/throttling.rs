@@ -94,7 +94,10 @@ pub(crate) fn feedback_of(decision: ReplyDecision, answer: &Answer) -> Feedback 
         (ReplyOutcome::Sent, _) => Feedback::Good,
         (ReplyOutcome::Defer(_), Scope::Domain) => Feedback::Deferred,
         (ReplyOutcome::Defer(_), Scope::Connection) if answer.code.is_none() => Feedback::Silent,
-        (ReplyOutcome::Defer(Class::MailboxFull), _) => Feedback::Good,
+        // One mailbox takes no more now.
+        (ReplyOutcome::Defer(Class::MailboxFull), _) | (ReplyOutcome::Defer(Class::Throttled), Scope::Recipient) => {
+            Feedback::Good
+        }
         // The settings of us or of the relay are at fault: that says nothing about the receiver.
         (ReplyOutcome::Defer(Class::Configuration), _) => Feedback::Silent,
         (ReplyOutcome::Defer(_), _) if is_greylisting(answer) => Feedback::Silent,
@@ -166,6 +169,11 @@ mod tests {
     #[case::full(
         ReplyDecision::defer(Class::MailboxFull, Scope::Recipient),
         answer(Some(452), "4.2.2", "full"),
+        Feedback::Good
+    )]
+    #[case::too_much_for_one_mailbox(
+        ReplyDecision::defer(Class::Throttled, Scope::Recipient),
+        answer(Some(450), "4.2.1", "receiving mail at a rate"),
         Feedback::Good
     )]
     #[case::relay(ReplyDecision::defer(Class::Unreachable, Scope::Relay), answer(None, "", ""), Feedback::Silent)]

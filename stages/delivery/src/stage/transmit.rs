@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use runner::StageError;
 use runtime::{Counter, Histogram};
 use schemas::token::TokenKeys;
 use uuid::Uuid;
@@ -10,7 +11,7 @@ use super::{
     Delivery, SendContext,
     prepare::{ReadySend, SignedMessage},
     routes::ProviderRoute,
-    sandbox::{self, Capture},
+    sandbox,
     throttling::{self, Sendable},
 };
 use crate::{
@@ -21,7 +22,7 @@ use ledger::fence::{Answer, Change, Fence, POISON, Recorded, SendAttempt};
 use ledger::owed::{DueAttempt, retry_deadline};
 use ledger::schedule::{RetryDeadline, attempt_in_round, elapsed_before, next_attempt};
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
-use smtp::{Envelope, EnvelopeAddress};
+use smtp::{Envelope, EnvelopeAddress, SmtpMessage};
 
 /// A worker that has not begun to send this long after its fence sends nothing.
 const FENCE_LIFE: Duration = Duration::from_secs(2);
@@ -54,7 +55,7 @@ impl Delivery {
             }
         };
         let Some(pending_permit) = pending_permit else {
-            return self.capture(send, address, &signed, context.capture).await;
+            return self.capture(send, address, &signed).await;
         };
         let Some(envelope) = self.envelope(&send, address, &input.return_path_domain, &signed) else {
             return self.record(Change::failed(send, "invalid_address", Answer::default(), None)).await;
@@ -152,24 +153,29 @@ impl Delivery {
     }
 
     /// Captures a sandbox mail: it is fenced like any other, and then nothing leaves.
-    async fn capture(
-        &self,
-        send: SendAttempt,
-        address: &str,
-        signed: &SignedMessage,
-        capture: &Capture,
-    ) -> Option<Recorded> {
+    async fn capture(&self, send: SendAttempt, address: &str, signed: &SignedMessage) -> Option<Recorded> {
         let send = match self.pass_fence(send).await {
             Ok((send, _)) => send,
             Err(recorded) => return recorded,
         };
         let (decision, answer) = sandbox::answer(address, send.attempt);
         let is_taken = decision.outcome == ReplyOutcome::Sent;
-        if is_taken {
-            capture.collect_facts(&send, address, &signed.message, &self.sources.tokens);
+        if is_taken && let Err(error) = self.publish_facts(&send, address, &signed.message).await {
+            let error = error.chain();
+            tracing::warn!(error, "the facts of a sandbox mail are not published; it is captured again");
+            return self.record(Change::released(send, SOON)).await;
         }
         let change = outcome_change(send, decision, answer, address, SOON).by(sandbox::PROVIDER, None);
         self.record(if is_taken { change.capturing(signed.message.as_bytes()) } else { change }).await
+    }
+
+    /// Publishes what the recipient of a captured mail does. Before its result is recorded: a send that has one is never looked at again.
+    async fn publish_facts(&self, send: &SendAttempt, address: &str, message: &SmtpMessage) -> Result<(), StageError> {
+        let facts = sandbox::facts(send, address, message, &self.sources.tokens)?;
+        match &self.bus {
+            Some(bus) if !facts.is_empty() => Ok(bus.publish_all(facts).await?),
+            _ => Ok(()),
+        }
     }
 
     async fn record_refusal(

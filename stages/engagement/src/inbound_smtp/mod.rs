@@ -10,9 +10,10 @@ mod store;
 
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
-use feedback::report::HEAD_BYTES;
+use feedback::report::{HEAD_BYTES, ReportFinding};
 use runner::Deps;
 use runtime::Counter;
+use schemas::SignalKind;
 use smtp::server::{
     BareLineEnds, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServerSettings, tls_acceptor,
 };
@@ -49,8 +50,8 @@ pub struct InboundSmtpSettings {
     /// The name it greets with: that of the mail exchanger record.
     #[arg(long, env = "POSTRIDER_INBOUND_HOSTNAME", default_value = "localhost")]
     pub inbound_hostname: String,
-    /// The address that feedback loops report complaints to. Their reports count when they carry a return path or a link to
-    /// leave by that we signed.
+    /// The address that feedback loops report complaints to. Their reports count when they carry a return path that we signed. One that
+    /// carries only a link to leave by counts as an opt-out: the link goes along with every forward.
     #[arg(long, env = "POSTRIDER_INBOUND_FEEDBACK_ADDRESS")]
     pub inbound_feedback_address: Option<String>,
     /// The certificate for STARTTLS, with its chain, as PEM. Not given: STARTTLS is not offered.
@@ -155,6 +156,17 @@ impl MailHandler for InboundStore {
             Err(StoreFault::Full) => SmtpAnswer::reply("452 4.2.2 Too much mail for one message; come again"),
             Err(_) => SmtpAnswer::reply("451 4.3.0 Not now; come again"),
         }
+    }
+}
+
+/// What a report may say. Without a return path ([`feedback::report::Proofs::is_returned`]) it does what a click on the link to leave by
+/// does, no more: it may come from anybody the mail was forwarded to.
+fn admitted(finding: ReportFinding, is_returned: bool) -> ReportFinding {
+    match finding {
+        ReportFinding::Fact(kind) if !is_returned && ledger::suppresses(&kind) => {
+            ReportFinding::Fact(SignalKind::Unsubscribed { method: "provider".to_owned() })
+        }
+        finding => finding,
     }
 }
 

@@ -3,16 +3,17 @@
 //! A start is counted and committed before a mail is read. A mail that was started before and not finished is read alone: if the
 //! process dies over it again, that costs no other mail. After some starts it is set aside with its head, for a person.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{Counter, Reader, ReaderError, column, plans::PreparedPool};
-use schemas::{Signal, SignalKind};
+use schemas::{Signal, SignalKind, token::TokenKeys};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
+use super::admitted;
 use crate::{reading, recorder::GroupRecorder};
 use feedback::report::{Arrival, NoFactReason, ReportFinding};
 use ledger::facts::{self, ProviderEvidence};
@@ -27,6 +28,7 @@ pub(crate) struct ReadInboundMail {
     pub(crate) pool: PgPool,
     pub(crate) by_key: PreparedPool,
     pub(crate) reader: Reader,
+    pub(crate) tokens: Arc<TokenKeys>,
     pub(crate) shard: i16,
 }
 
@@ -91,7 +93,11 @@ impl ReadInboundMail {
         };
         let arrival = Arrival::parse(&mail.address_kind).unwrap_or(Arrival::ReturnPath);
         match reading::mail(&self.reader, &head, arrival, mail.null_sender).await {
-            Ok(report) => Ok(ReadMail { mail, reading: report.finding }),
+            Ok(report) => {
+                let is_returned =
+                    arrival == Arrival::ReturnPath || report.proofs.is_returned(mail.send_id, &self.tokens);
+                Ok(ReadMail { mail, reading: admitted(report.finding, is_returned) })
+            }
             Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
             Err(ReaderError::Spent(spent)) if !spent.is_transient() => {
                 Ok(ReadMail { mail, reading: ReportFinding::NoFact(NoFactReason::Unreadable) })

@@ -10,6 +10,7 @@ use smtp::server::ReceivedMail;
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::admitted;
 use crate::reading;
 use feedback::report::{Arrival, ReportFinding};
 
@@ -23,8 +24,8 @@ pub(super) enum MailTarget {
     /// The return path of an existing send.
     Send { tenant_id: Uuid, send_id: Uuid },
     /// The address of feedback loops, or the return path of a send that the ledger does not keep any more: the mail itself must name
-    /// its send or contact, and prove it.
-    Unnamed(Arrival),
+    /// its send or contact, and prove it. With the send of the return path: the mail must be about that one.
+    Unnamed(Arrival, Option<Uuid>),
 }
 
 /// The subject of a report that names and proves it.
@@ -63,13 +64,13 @@ impl InboundStore {
     /// What a recipient address names. The domain does not matter: the local part is signed.
     pub(super) async fn target(&self, address: &str) -> Result<MailTarget, StoreFault> {
         if self.feedback.as_deref().is_some_and(|feedback| address.eq_ignore_ascii_case(feedback)) {
-            return Ok(MailTarget::Unnamed(Arrival::Feedback));
+            return Ok(MailTarget::Unnamed(Arrival::Feedback, None));
         }
         let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
         let send_id = self.tokens.returned_send(local).ok_or(StoreFault::Unknown("bad_address"))?;
         match self.tenant_of(send_id).await? {
             Some(tenant_id) => Ok(MailTarget::Send { tenant_id, send_id }),
-            None if self.is_dropped(send_id).await? => Ok(MailTarget::Unnamed(Arrival::ReturnPath)),
+            None if self.is_dropped(send_id).await? => Ok(MailTarget::Unnamed(Arrival::ReturnPath, Some(send_id))),
             None => Err(StoreFault::Unknown("unknown_send")),
         }
     }
@@ -86,7 +87,10 @@ impl InboundStore {
         for target in targets {
             match target {
                 MailTarget::Send { tenant_id, send_id } => sends.push((*tenant_id, *send_id, Arrival::ReturnPath)),
-                MailTarget::Unnamed(arrival) => match self.reported(&head, *arrival, null_sender).await? {
+                MailTarget::Unnamed(arrival, returned) => match self
+                    .reported(&head, *arrival, *returned, null_sender)
+                    .await?
+                {
                     Some(Reported::Send { tenant_id, send_id }) => sends.push((tenant_id, send_id, *arrival)),
                     Some(Reported::Contact { tenant_id, contact_id, reading }) => {
                         self.apply_to_contact(tenant_id, contact_id, &reading).await.map_err(|error| away(&error))?;
@@ -117,8 +121,14 @@ impl InboundStore {
         if full > 0 { Err(StoreFault::Full) } else { Ok(()) }
     }
 
-    /// The send or contact that a report proves to be about.
-    async fn reported(&self, head: &[u8], arrival: Arrival, null_sender: bool) -> Result<Option<Reported>, StoreFault> {
+    /// The send or contact that a report proves to be about. `returned`: the send whose return path it came to.
+    async fn reported(
+        &self,
+        head: &[u8],
+        arrival: Arrival,
+        returned: Option<Uuid>,
+        null_sender: bool,
+    ) -> Result<Option<Reported>, StoreFault> {
         let report = match reading::mail(&self.reader, head, arrival, null_sender).await {
             Ok(report) => report,
             // The sender tries again.
@@ -126,9 +136,13 @@ impl InboundStore {
             Err(_) => return Ok(None),
         };
         let Some((claimed, send_id)) = report.proofs.send(&self.tokens) else { return Ok(None) };
+        if returned.is_some_and(|returned| returned != send_id) {
+            return Ok(None);
+        }
         let Some(tenant_id) = self.tenant_of(send_id).await? else {
-            let contact = report.proofs.contact(&self.tokens);
-            let reading = report.finding;
+            let contact = report.proofs.contact(send_id, &self.tokens);
+            let is_returned = returned.is_some() || report.proofs.is_returned(send_id, &self.tokens);
+            let reading = admitted(report.finding, is_returned);
             return Ok(contact.map(|(tenant_id, contact_id)| Reported::Contact { tenant_id, contact_id, reading }));
         };
         // A token that names a tenant must name the send's own.

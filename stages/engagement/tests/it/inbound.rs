@@ -11,7 +11,8 @@ use schemas::{
     token::TokenKeys,
 };
 use serde_json::{Value, json};
-use stage_rig::{Person, Rig, Tenant, settings, until};
+use sqlx::AssertSqlSafe;
+use stage_rig::{Person, Rig, Tenant, rows_in_vain, settings, until};
 use uuid::Uuid;
 
 async fn start(rig: &Rig) {
@@ -726,6 +727,31 @@ async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hard_bounce_that_names_no_mail_suppresses_contacts_only() {
+    let mailed = Mailed::new(2).await;
+    mailed.in_state("sent").await;
+    // As SendGrid reports what came back late: without an id, for all systems that send by the account.
+    let late = |address: &str, status: &str, reason: &str| {
+        json!({"email": address, "event": "bounce", "timestamp": Utc::now().timestamp(), "sg_event_id": address,
+               "type": "bounce", "status": status, "reason": reason})
+    };
+    let (gone, full) = (&mailed.people[0].address, &mailed.people[1].address);
+    let raw = json!([
+        late(gone, "5.1.1", "550 5.1.1 user unknown"),
+        late("stranger@example.org", "5.1.1", "550 5.1.1 user unknown"),
+        late(full, "5.2.2", "552 5.2.2 mailbox full"),
+    ]);
+    mailed.told_by(mailed.tenant.id, "sendgrid", raw.to_string().as_bytes()).await;
+    start(&mailed.rig).await;
+    mailed.all_handled().await;
+    let suppressed: Vec<(String, String)> =
+        sqlx::query_as("select address, reason from suppressions").fetch_all(&mailed.rig.pool).await.unwrap();
+    assert_eq!(suppressed, [(gone.clone(), "hard_bounce".to_owned())]);
+    assert_eq!(mailed.number("select count(*) from pending_facts").await, 0);
+    assert_eq!(mailed.number("select count(*) from inbound_events where state = 'handled'").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_tenant_waits_for_the_backlog_of_another() {
     let mailed = Mailed::new(1).await;
     let other = mailed.rig.tenant().await;
@@ -744,6 +770,30 @@ async fn no_tenant_waits_for_the_backlog_of_another() {
     let before = "select count(*) from inbound_events e, inbound_events o
                   where o.dedupe_key = o.id::text and e.handled_at < o.handled_at";
     assert_eq!(mailed.number(before).await, 0, "it is in the first group");
+}
+
+#[tokio::test]
+async fn a_backlog_is_not_read_for_what_was_started_before() {
+    let mailed = Mailed::new(1).await;
+    for insert in [
+        "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw)
+         select $1, gen_random_uuid(), $1, 'postmark', n::text, '', '{}' from generate_series(1, 5000) n",
+        "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head)
+         select $1, gen_random_uuid(), $1, 'return_path', true, 1, 'x' from generate_series(1, 5000)",
+    ] {
+        sqlx::query(insert).bind(mailed.tenant.id).execute(&mailed.rig.pool).await.unwrap();
+    }
+    let events = include_str!("../../queries/take_inbound.sql").replace("$2", "4096").replace("$3", "$2");
+    for take in [events.as_str(), include_str!("../../queries/take_mails.sql")] {
+        let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json)\n{take}")))
+            .bind(1_i64)
+            .bind(true)
+            .fetch_one(&mailed.rig.pool)
+            .await
+            .unwrap();
+        let in_vain = rows_in_vain(&plan);
+        assert!(in_vain < 100.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

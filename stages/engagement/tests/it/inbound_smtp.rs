@@ -365,12 +365,10 @@ async fn a_persons_answer_is_counted_and_a_programs_is_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_complaint_counts_for_the_send_it_proves_to_be_about() {
     let rig = Rig::new().await;
-    let (tenant, batch) = mailed(&rig, 2).await;
+    let (_, batch) = mailed(&rig, 2).await;
     let address = start(&rig, &[]).await;
     let mut client = Client::connect(address).await;
-    let send = SendId::of(batch, 0);
-    let token = tokens().seal(Purpose::Unsubscribe, tenant.id, send.0, b"");
-    let proven = report(&format!("Subject: a\r\nList-Unsubscribe:\r\n <https://link.acme.example/u/{token}>\r\n\r\nb"));
+    let proven = report(&format!("Return-Path: <{}>\r\nSubject: a\r\n\r\nb", path(SendId::of(batch, 0))));
     assert!(client.hand_over("fbl@isp.example", FEEDBACK, &proven).await.starts_with("250 "));
     let claimed = report(&format!("X-Postrider-Send: {}\r\n\r\nb", SendId::of(batch, 1).0));
     assert!(client.hand_over("fbl@isp.example", FEEDBACK, &claimed).await.starts_with("250 "));
@@ -382,9 +380,39 @@ async fn a_complaint_counts_for_the_send_it_proves_to_be_about() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
+async fn a_complaint_that_has_only_the_link_to_leave_by_is_an_opt_out() {
     let rig = Rig::new().await;
     let (tenant, batch) = mailed(&rig, 3).await;
+    let mut client = Client::connect(start(&rig, &[]).await).await;
+    let link = |ordinal: u16| {
+        let token = tokens().seal(Purpose::Unsubscribe, tenant.id, SendId::of(batch, ordinal).0, b"");
+        format!("List-Unsubscribe: <https://link.acme.example/u/{token}>")
+    };
+    // As the recipient of a forward writes it, who has nothing else that we signed.
+    let forwarded = report(&format!("Subject: a\r\n{}\r\n\r\nb", link(0)));
+    let bare = format!("Subject: a\r\nContent-Type: message/rfc822\r\n\r\n{}\r\n\r\nb\r\n", link(1));
+    // As a feedback loop does.
+    let whole = report(&format!("Subject: a\r\n{}\r\n\r\nb", link(2)))
+        .replace("abuse", &format!("abuse\r\nOriginal-Mail-From: <{}>", path(SendId::of(batch, 2))));
+    for mail in [&forwarded, &bare, &whole] {
+        assert!(client.hand_over("ann@example.org", FEEDBACK, mail).await.starts_with("250 "));
+    }
+    all_read(&rig, 3).await;
+    let facts: Vec<(bool, bool)> =
+        sqlx::query_as("select unsubscribed_at is not null, complained_at is not null from sends order by id")
+            .fetch_all(&rig.pool)
+            .await
+            .unwrap();
+    assert_eq!(facts, [(true, false), (true, false), (false, true)]);
+    assert_eq!(rig.number("select count(*) from suppressions where scope = 'marketing'").await, 2);
+    assert_eq!(rig.number("select count(*) from suppressions where reason = 'complaint'").await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
+    let rig = Rig::new().await;
+    let (tenant, batch) = mailed(&rig, 4).await;
     let contacts: Vec<Uuid> =
         sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
     sqlx::query("delete from sends").execute(&rig.pool).await.unwrap();
@@ -394,8 +422,14 @@ async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
         let token = tokens().seal(Purpose::Unsubscribe, tenant.id, SendId::of(batch, ordinal).0, contact);
         report(&format!("Subject: a\r\nList-Unsubscribe:\r\n <https://link.acme.example/u/{token}>\r\n\r\nb"))
     };
+    let returned = |mail: String, ordinal: u16| {
+        mail.replace("Subject: a", &format!("Return-Path: <{}>\r\nSubject: a", path(SendId::of(batch, ordinal))))
+    };
     let opt_out = about(0, contacts[0].as_bytes()).replace("abuse", "opt-out");
-    for mail in [&opt_out, &opt_out, &about(1, contacts[1].as_bytes()), &about(2, b"")] {
+    let complaint = returned(about(1, contacts[1].as_bytes()), 1);
+    // The sender of the last one has a return path of its own, and a link of another recipient.
+    let forged = returned(about(3, contacts[3].as_bytes()), 2);
+    for mail in [&opt_out, &opt_out, &complaint, &about(2, b""), &forged] {
         assert!(client.hand_over("fbl@isp.example", FEEDBACK, mail).await.starts_with("250 "));
     }
     let left: Vec<(Uuid, String, String)> = sqlx::query_as(
@@ -436,7 +470,7 @@ async fn a_return_path_of_a_dropped_month_needs_proof_in_the_mail() {
     };
     // Who writes a report may name anybody in it.
     let claimed = bounce("5.1.1", "550 5.1.1 user unknown").replace("a@example.org", &address);
-    for mail in [&claimed, &of(&TokenKeys::derive(&[[8; 32]]))] {
+    for mail in [&claimed, &of(&TokenKeys::derive(&[[8; 32]])), &of(&tokens())] {
         assert!(client.hand_over("", &path(SendId::of(batch, 1)), mail).await.starts_with("250 "));
     }
     assert_eq!(rig.number("select count(*) from suppressions").await, 0);

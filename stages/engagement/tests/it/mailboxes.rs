@@ -131,6 +131,27 @@ async fn a_mail_that_arrived_in_between_forgives_what_was_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mail_of_a_campaign_launched_long_ago_that_arrived_in_between_forgives_as_well() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    for days in [9, 7, 1] {
+        let batch = mailed(&rig, &tenant, &people, days).await;
+        failed(&rig, &tenant, batch, days, "bounced", json!({"class": "soft"})).await;
+    }
+    // Paced over weeks, or held: it still sends.
+    let arrived = mailed(&rig, &tenant, &people, 25).await;
+    sqlx::query("update sends set decided_at = now() - interval '3 days' where id = $1")
+        .bind(SendId::of(arrived, 0).0)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    start(&rig, &[]).await;
+    checked(&rig).await;
+    assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn mail_of_no_campaign_that_arrived_in_between_forgives_as_well() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -468,6 +468,22 @@ async fn a_click_before_anybody_can_have_read_is_a_machines() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_click_before_a_result_that_is_recorded_late_is_a_persons() {
+    let rig = Rig::new().await;
+    let (tenant, _, batch) = mailed(&rig, 1).await;
+    sqlx::query("update sends set fenced_at = $1, decided_at = $2")
+        .bind(at(1, 1))
+        .bind(at(1, 1) + TimeDelta::minutes(10))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    tell(&rig, &[click_on(&tenant, batch, 0, at(1, 1) + TimeDelta::seconds(60))], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!(ledger(&rig).await.batches, [(0, 1, 0, 0, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_link_at_once_takes_back_that_the_first_was_a_persons() {
     let rig = Rig::new().await;
     let (tenant, _, batch) = mailed(&rig, 1).await;
@@ -552,6 +568,28 @@ async fn suppressions_are_counted_by_the_table_itself_whoever_writes_them() {
     assert_eq!(totals, [("hard_bounce".to_owned(), 1), ("unsubscribe".to_owned(), 1)]);
     let new = "select sum(count)::bigint from rollups where kind = 'suppression' and event = 'unsubscribe'";
     assert_eq!(rig.number(new).await, 2, "what came in the hour does not go away with what is lifted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_counted_by_the_table_itself_whoever_writes_them() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 3).await;
+    rig.audience(&tenant, "list", &people).await;
+    sqlx::query("insert into audience_members select * from audience_members on conflict do nothing")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    sqlx::query("delete from audience_members where contact_id = $1")
+        .bind(people[2].id)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    let count = "select audience_member_count(tenant_id, id) from audiences";
+    assert_eq!(rig.number(count).await, 2, "by the log alone");
+    start(&rig).await;
+    until("the log is folded", async || rig.number("select count(*) from audience_member_changes").await == 0).await;
+    assert_eq!(rig.number(count).await, 2);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use moka::future::Cache;
 use runner::StageError;
 use runtime::plans::PreparedPool;
-use schemas::{Classification, Cleared, MessageKind, SkeletonId, messages::MailOptions};
+use schemas::{Classification, Cleared, MessageKind, SkeletonId, messages::MailOptions, token::TRACKING_LABEL};
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -19,8 +19,6 @@ use templates::{
 const CACHE_TIME: Duration = Duration::from_secs(60);
 /// The label of the return path's domain.
 const RETURN_PATH_LABEL: &str = "send";
-/// The label of the host of tracked links.
-const TRACKING_LABEL: &str = "link";
 /// The placeholder of the host in `tracking-origin`.
 pub(super) const HOST: &str = "{host}";
 

@@ -274,6 +274,11 @@ impl Stage for Rendering {
         self.publications(inputs, all)
     }
 
+    async fn given_up(&self, input: &Cleared, _: &'static str) -> Result<Vec<Publication>, StageError> {
+        ledger::owed::set_aside(&self.by_key(std::slice::from_ref(input)), input.tenant_id, input.batch_id).await?;
+        Ok(Vec::new())
+    }
+
     fn commits_facts(&self, _: &[Self::Input]) -> bool {
         false
     }

@@ -497,6 +497,22 @@ async fn links_have_the_name_of_the_sender_once_it_was_verified() {
 }
 
 #[tokio::test]
+async fn links_of_the_sandbox_have_the_engines_name() {
+    let world = World::new().await;
+    let contact = world.contact("Ada", json!({})).await;
+    sqlx::query(
+        "with verified as (update domains set records = $2 where tenant_id = $1)
+         update tenants set environment = 'sandbox' where id = $1",
+    )
+    .bind(world.tenant)
+    .bind(tracking_record("link.acme.test", true))
+    .execute(&world.pool)
+    .await
+    .unwrap();
+    assert_links_under(&world, contact, "link.test", "verified, in the sandbox").await;
+}
+
+#[tokio::test]
 async fn links_have_the_name_of_the_tracking_domain_that_the_tenant_chose() {
     let world = World::new().await;
     let contact = world.contact("Ada", json!({})).await;
@@ -752,4 +768,15 @@ async fn recipients_and_their_requests_are_read_by_key_in_tables_without_statist
         .unwrap();
     let in_vain = stage_rig::rows_in_vain(&plan);
     assert!(in_vain < 1_000.0, "{in_vain} rows were looked at in vain: {plan:#}");
+}
+
+#[tokio::test]
+async fn a_batch_over_which_processes_ended_is_not_announced_for_a_day() {
+    let world = World::new().await;
+    let (content, contact) = (world.content("Hi", "<p>Hi</p>").await, world.contact("Ann", json!({})).await);
+    let batch = world.batch(Lane::Bulk, content, &[contact]).await;
+    world.stage.given_up(&batch, "never_finished").await.unwrap();
+    let set_aside =
+        "select count(*) from batches where state = 'announced' and announce_after > now() + interval '23 hours'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(set_aside).fetch_one(&world.pool).await.unwrap(), 1);
 }

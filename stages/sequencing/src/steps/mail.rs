@@ -29,8 +29,8 @@ pub(super) async fn send(
     db: &mut PgConnection,
     items: &[DueStep<'_>],
     announce: &mut Announcements,
+    now: DateTime<Utc>,
 ) -> sqlx::Result<Vec<StepResult>> {
-    let now = Utc::now();
     let capped = items.iter().map(|item| CappedMail {
         tenant_id: item.due.tenant_id,
         contact_id: item.due.contact_id,

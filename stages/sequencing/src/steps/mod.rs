@@ -8,6 +8,8 @@ mod owner;
 mod subscriptions;
 mod suppress;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use chrono::{DateTime, Utc};
 use runtime::Publication;
 use schemas::{ExitReason, StepType};
@@ -101,29 +103,79 @@ pub(crate) enum StepResult {
 /// What a group publishes after its commit.
 pub(crate) type Announcements = Vec<Publication>;
 
-/// Takes one step for items of one type. One that the database refuses costs itself only: the others are taken one by one.
+/// Longest wait of a step for rows that others hold, as an import its contacts: the transaction is that of all tenants' steps.
+const LOCK_WAIT: &str = "set local lock_timeout = '100ms'";
+
+/// Takes one step for items of one type, at this time by the database's clock. Rows that others hold hold up their tenant's steps only:
+/// those of each tenant are then taken alone.
 pub(crate) async fn take(
     db: &mut PgConnection,
     kind: StepType,
     items: &[DueStep<'_>],
     announce: &mut Announcements,
     owner_mails_per_hour: u32,
+    now: DateTime<Utc>,
 ) -> sqlx::Result<Vec<StepResult>> {
-    let error = match attempt(db, kind, items, announce, owner_mails_per_hour).await {
-        Ok(taken) => return Ok(taken),
+    if let Some(taken) = take_together(db, kind, items, announce, owner_mails_per_hour, now).await? {
+        return Ok(taken);
+    }
+    let mut taken = vec![StepResult::Later; items.len()];
+    let mut of_tenants: BTreeMap<Uuid, (Vec<usize>, Vec<DueStep<'_>>)> = BTreeMap::new();
+    for (place, item) in items.iter().enumerate() {
+        let (places, own) = of_tenants.entry(item.due.tenant_id).or_default();
+        places.push(place);
+        own.push(*item);
+    }
+    if of_tenants.len() < 2 {
+        return Ok(taken);
+    }
+    for (places, own) in of_tenants.into_values() {
+        let of_tenant = take_together(db, kind, &own, announce, owner_mails_per_hour, now).await?;
+        for (place, result) in places.into_iter().zip(of_tenant.unwrap_or_default()) {
+            if let Some(slot) = taken.get_mut(place) {
+                *slot = result;
+            }
+        }
+    }
+    Ok(taken)
+}
+
+/// Takes one step for these items in one go; `None` if others hold rows of theirs. One that the database refuses costs itself only: the
+/// others are taken one by one.
+async fn take_together(
+    db: &mut PgConnection,
+    kind: StepType,
+    items: &[DueStep<'_>],
+    announce: &mut Announcements,
+    owner_mails_per_hour: u32,
+    now: DateTime<Utc>,
+) -> sqlx::Result<Option<Vec<StepResult>>> {
+    let error = match attempt(db, kind, items, announce, owner_mails_per_hour, now).await {
+        Ok(taken) => return Ok(Some(taken)),
+        Err(error) if runtime::db::is_lock_timeout(&error) => return Ok(None),
         Err(error) if runtime::db::is_transient(&error) => return Err(error),
         Err(error) => error,
     };
     tracing::error!(step_type = %kind, items = items.len(), error = runtime::db::describe(&error), "a step's statement was refused");
     let mut taken = Vec::with_capacity(items.len());
+    let mut are_held = BTreeSet::new();
     for item in items {
-        match attempt(db, kind, std::slice::from_ref(item), announce, owner_mails_per_hour).await {
+        // Each wait would hold up the group.
+        if are_held.contains(&item.due.tenant_id) {
+            taken.push(StepResult::Later);
+            continue;
+        }
+        match attempt(db, kind, std::slice::from_ref(item), announce, owner_mails_per_hour, now).await {
             Ok(one) => taken.extend(one),
+            Err(error) if runtime::db::is_lock_timeout(&error) => {
+                are_held.insert(item.due.tenant_id);
+                taken.push(StepResult::Later);
+            }
             Err(error) if runtime::db::is_transient(&error) => return Err(error),
             Err(_) => taken.push(StepResult::Failed("refused_by_ledger")),
         }
     }
-    Ok(taken)
+    Ok(Some(taken))
 }
 
 /// All of them within a savepoint, or none.
@@ -133,12 +185,14 @@ async fn attempt(
     items: &[DueStep<'_>],
     announce: &mut Announcements,
     owner_mails_per_hour: u32,
+    now: DateTime<Utc>,
 ) -> sqlx::Result<Vec<StepResult>> {
     let mut savepoint = db.begin().await?;
+    sqlx::raw_sql(LOCK_WAIT).execute(&mut *savepoint).await?;
     let announced = announce.len();
     let db = &mut *savepoint;
     let result = match kind {
-        StepType::SendEmail => mail::send(db, items, announce).await,
+        StepType::SendEmail => mail::send(db, items, announce, now).await,
         StepType::Wait => Ok(items.iter().map(|_| StepResult::Took(Effect::done())).collect()),
         StepType::EndSequence => Ok(items.iter().map(end).collect()),
         StepType::ApplyTag => audiences::change(db, items, true).await,
@@ -146,13 +200,15 @@ async fn attempt(
         StepType::UpdateField | StepType::UpdateLifecycleStage => contacts::update(db, items).await,
         StepType::UpdateSubscription => subscriptions::update(db, items).await,
         StepType::AddSuppression => suppress::add(db, items).await,
-        StepType::CreateTask | StepType::CreateOpportunity => notices::add_notices(db, items).await,
+        StepType::CreateTask | StepType::CreateOpportunity => notices::add_notices(db, items, now).await,
         StepType::NotifyOwner => owner::notify(db, items, announce, owner_mails_per_hour).await,
         // Taken outside of the transaction: see `calls`.
         StepType::CallProductWebhook => Ok(items.iter().map(|_| StepResult::Later).collect()),
     };
     match result {
         Ok(taken) => {
+            // A rollback takes the setting back, a release does not.
+            sqlx::raw_sql("set local lock_timeout to default").execute(&mut *savepoint).await?;
             savepoint.commit().await?;
             Ok(taken)
         }

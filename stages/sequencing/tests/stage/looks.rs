@@ -73,3 +73,17 @@ async fn a_look_that_hangs_keeps_no_other_waiting() {
     let looked = "select count(*) from sequences where triggers_swept_at is not null";
     until("the other is looked at", async || world.number(looked).await == 1).await;
 }
+
+#[tokio::test]
+async fn a_clock_that_was_set_back_holds_no_look() {
+    let world = World::new().await;
+    let sequence = others_trigger(&world).await;
+    sqlx::query("update sequences set triggers_tried_at = now() + interval '1 hour' where id = $1")
+        .bind(sequence)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    let looked = "select count(*) from sequences where triggers_swept_at is not null and triggers_tried_at <= now()";
+    until("it is looked at", async || world.number(looked).await == 1).await;
+}

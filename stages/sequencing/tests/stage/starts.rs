@@ -123,6 +123,37 @@ async fn what_a_merged_contact_went_through_starts_no_sequence_anew() {
 }
 
 #[tokio::test]
+async fn what_retention_deleted_starts_nothing_anew() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let waits = [("wait", json!({}), 600)];
+    let (once, gap) = (world.sequence(&waits).await, world.sequence(&waits).await);
+    sqlx::query("update sequences set reentry = 'every_time', reentry_gap_minutes = 60 * 24 * 501 where id = $1")
+        .bind(gap)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    for sequence in [once, gap] {
+        world.enroll(sequence, &people[..1], 600).await;
+    }
+    world
+        .execute(
+            "update enrollments set status = 'completed', next_action_at = null, ended_at = now(),
+                 created_at = now() - interval '500 days'",
+        )
+        .await;
+    world.execute("delete from enrollments").await;
+    world.start(&[]).await;
+    for sequence in [once, gap] {
+        occur(&world, sequence, &people, "a").await;
+    }
+    decided(&world).await;
+    let contacts: Vec<Uuid> =
+        sqlx::query_scalar("select contact_id from enrollments").fetch_all(world.pool()).await.unwrap();
+    assert_eq!(contacts, [people[1].id; 2], "who was enrolled before is not again");
+}
+
+#[tokio::test]
 async fn what_is_to_start_a_contact_that_is_being_merged_starts_the_survivor() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     starts::{record, trigger},
-    world::{World, field, step, task},
+    world::{World, enroll, field, sequence, step, task, template},
 };
 
 #[tokio::test]
@@ -101,6 +101,25 @@ async fn every_step_does_its_work_and_the_sequence_completes() {
 }
 
 #[tokio::test]
+async fn a_task_is_due_by_the_contacts_calendar() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    // At every moment another day.
+    for (person, zone) in people.iter().zip(["Pacific/Kiritimati", "Pacific/Pago_Pago"]) {
+        let moved = sqlx::query("update contacts set timezone = $2 where id = $1").bind(person.id).bind(zone);
+        moved.execute(world.pool()).await.unwrap();
+    }
+    let sequence = world.sequence(&[step("create_task", json!({"title": "Call", "due_in_days": 2}))]).await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    let due = "select count(*) from notices n join contacts c on c.id = n.contact_id
+               where n.type = 'task.created'
+                 and (n.data ->> 'due_on')::date = (n.occurred_at at time zone c.timezone)::date + 2";
+    assert_eq!(world.number(due).await, 2);
+}
+
+#[tokio::test]
 async fn no_step_stores_a_value_of_a_removed_field() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
@@ -127,6 +146,20 @@ async fn a_repeated_tag_or_value_is_noted_as_unchanged() {
     world.start(&[]).await;
     world.over().await;
     assert_eq!(world.number("select count(*) from enrollment_steps where outcome = 'unchanged'").await, 2);
+}
+
+#[tokio::test]
+async fn a_step_still_mails_a_template_that_is_archived() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[step("send_email", json!({}))]).await;
+    world.execute("update templates set status = 'archived'").await;
+    world.enroll(sequence, &people, 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["completed"]);
+    let mailed = "select count(*) from sends s join batches b on b.id = batch_of(s.id) join templates t on t.content_id = b.content_id";
+    assert_eq!(world.number(mailed).await, 1);
 }
 
 #[tokio::test]
@@ -279,6 +312,34 @@ async fn a_contact_that_somebody_holds_does_not_hold_up_the_others(
 
 fn notice(to: &str) -> crate::world::Step<'static> {
     step("notify_owner", json!({"subject": "News", "message": "Look", "to": to}))
+}
+
+#[tokio::test]
+async fn a_notice_to_an_owner_whom_somebody_adds_does_not_hold_up_the_others() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let (notices, tasks) = (world.sequence(&[notice("owner@example.com")]).await, world.sequence(&[task()]).await);
+    world.enroll(notices, &people[..1], 0).await;
+    world.enroll(tasks, &people[1..], 0).await;
+    // Another tenant's notices are taken with these.
+    let other = world.rig.tenant().await;
+    let template = template(world.pool(), &other).await;
+    let of_other = sequence(world.pool(), &other, template, &[notice("owner@example.com")]).await;
+    enroll(world.pool(), &other, of_other, &world.rig.people(&other, 1).await, 0).await;
+    let mut import = world.pool().begin().await.unwrap();
+    let added = "insert into contacts (tenant_id, id, address, marketing_status, source)
+                 values ($1, $2, 'owner@example.com', 'pending', 'message')";
+    sqlx::query(added).bind(world.tenant.id).bind(new_id()).execute(&mut *import).await.unwrap();
+    world.start(&[]).await;
+    until("the task and the other tenant's notice are done", async || {
+        world.number("select count(*) from enrollments where status = 'completed'").await == 2
+    })
+    .await;
+    assert_eq!(world.number("select count(*) from messages").await, 1);
+    import.commit().await.unwrap();
+    world.over().await;
+    assert_eq!(world.number("select count(*) from messages").await, 2);
+    assert_eq!(world.number("select count(*) from enrollments where attempts > 0").await, 0);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The records a sending domain needs.
 
+use schemas::token::TRACKING_LABEL;
+
 schemas::named_enum! {
     /// A DNS record type.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,7 +117,7 @@ pub fn records(
         ),
         record(
             RecordType::Cname,
-            format!("link.{domain}"),
+            format!("{TRACKING_LABEL}.{domain}"),
             settings.tracking_target.clone(),
             RecordPurpose::Tracking,
             false,

@@ -1,4 +1,4 @@
-//! Sends that end without an attempt: withheld, not renderable, or of a campaign that was stopped.
+//! Sends that end without an attempt: withheld, not renderable, too old, or of a campaign that was stopped.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(crate) struct Ending {
     pub kind: MessageKind,
     /// `None`: all that are open.
     pub send: Option<Uuid>,
-    /// `Skipped`, `Failed` or `Cancelled`.
+    /// `Skipped`, `Failed`, `Cancelled` or `Expired`.
     pub to: SendState,
     pub reason: &'static str,
     /// What failed, of a failure.
@@ -86,7 +86,7 @@ pub(crate) async fn end_sends<'a>(db: &mut PgConnection, endings: &'a [Ending]) 
 fn totals_of(ending: &Ending, to: SendState) -> impl Iterator<Item = (&'static str, &'static str)> {
     let (in_doubt, no_answer) = IN_DOUBT;
     let failure = match to {
-        SendState::Failed => Some(ending.reason),
+        SendState::Failed | SendState::Expired => Some(ending.reason),
         _ => (to == in_doubt).then_some(no_answer),
     };
     let failure = failure.filter(|_| ending.kind != MessageKind::Test).map(|reason| ("failure", reason));

@@ -16,7 +16,7 @@ const NOTES_MAX: i64 = 256;
 const NOTE_MAX: i64 = 4_000;
 /// … one of more rows.
 const NOTE_ROWS_MAX: i64 = 40_000;
-/// How long a notice waits that this version does not know …
+/// How long a notice or a fact waits that this version does not know …
 const UNKNOWN_WAIT: Duration = Duration::from_secs(60);
 /// … and how old it gets.
 const UNKNOWN_KEEP: Duration = Duration::from_secs(24 * 60 * 60);
@@ -115,15 +115,19 @@ pub async fn read(db: &mut PgConnection) -> sqlx::Result<Noted> {
     Ok(Noted { rest, ..Noted::of(notes) })
 }
 
-/// Notes these notices again if they are still young, to be taken after a while. They are of a type that this version does not know: a
-/// newer one wrote them, and emits them when it takes the note.
-pub async fn put_back(db: &mut PgConnection, unknown: &Keys) -> sqlx::Result<()> {
+/// Notes these notices and facts about sends again if they are still young, to be taken after a while. They are of a type that this version
+/// does not know: a newer one wrote them, and emits them when it takes the note.
+pub async fn put_back(db: &mut PgConnection, notices: &Keys, facts: &EventKeys) -> sqlx::Result<()> {
     sqlx::query_file!(
         "queries/outbox/put_back.sql",
-        &unknown.tenants,
-        &unknown.ids,
+        &notices.tenants,
+        &notices.ids,
         UNKNOWN_WAIT.as_secs_f64(),
-        UNKNOWN_KEEP.as_secs_f64()
+        UNKNOWN_KEEP.as_secs_f64(),
+        &facts.tenants,
+        &facts.sends,
+        &facts.ids,
+        &facts.months
     )
     .execute(db)
     .await

@@ -210,6 +210,7 @@ async fn find_batches(
             doubtful: row.doubtful[index],
             route: row.routes[index],
             metered_on: row.metered_on[index],
+            counts: false,
             // Mail that may be repeated has the same bytes in each attempt.
             due_at: match row.classification {
                 Classification::Marketing => row.sends_due_at[index].max(row.due_at),
@@ -223,6 +224,24 @@ async fn find_batches(
         Found { context, eligibility, attempts }
     });
     Ok(found.collect())
+}
+
+/// The processes that had this batch in hand ended, time and again: it is not announced for a day, by dispatch neither, which counts it
+/// neither as in flight (`bulk_in_flight`) nor in its campaign's pace. Then it waits for dispatch like one that three announcements did not
+/// help. Its dead letter is for a person.
+pub async fn set_aside(by_key: &PreparedPool, tenant: Uuid, batch: Uuid) -> Result<(), StageError> {
+    let mut db = by_key.take().await?;
+    sqlx::query!(
+        "update batches set state = 'announced', announce_after = now() + interval '1 day', quiet_at = now() + interval '1 day',
+                            dispatched_sends = null, announcement = greatest(announcement, 3)
+         where tenant_id = $1 and id = $2 and state in ('announced', 'waiting')",
+        tenant,
+        batch
+    )
+    .execute(&mut *db)
+    .await?;
+    db.put_back();
+    Ok(())
 }
 
 /// Their route cannot be taken now: nothing is read, and the batches are announced again after `wait`.

@@ -20,6 +20,9 @@ pub enum PastRecipient {
     Contact(Uuid),
     /// The address, as the provider of the tenant names it.
     Address(Address),
+    /// The contact with this address, if there is one: as the provider names it where it names no mail. Other systems may send by the same
+    /// account.
+    ContactAt(Address),
 }
 
 /// Those of these months that the ledger does not keep any more.
@@ -37,7 +40,7 @@ pub fn suppresses(kind: &SignalKind) -> bool {
 /// suppress the address as they do with the send, and an opt-out is a notice for products. Other facts change nothing. Harmless
 /// to repeat. Takes effect when the caller commits.
 ///
-/// The caller has proof that the tenant's mail went to this recipient: a token of the engine, or an event that the tenant's own provider
+/// The caller has proof that mail of the tenant went to this recipient: a token of the engine, or an event that the tenant's own provider
 /// has signed. It applies one fact in a transaction: contacts are locked in id order, and this locks one.
 ///
 /// `at`: when it happened, for an event that may arrive late: it does not undo a newer opt-in. `None`: now, by the clock of Postgres, which
@@ -54,7 +57,7 @@ pub async fn apply_to_past_recipient(
     let address = match (&person, recipient) {
         (Some(person), _) => person.contact.address.clone(),
         (None, PastRecipient::Address(address)) => address.as_str().to_owned(),
-        (None, PastRecipient::Contact(_)) => return Ok(OptOut::UnknownSend),
+        (None, PastRecipient::Contact(_) | PastRecipient::ContactAt(_)) => return Ok(OptOut::UnknownSend),
     };
     let (SignalKind::Unsubscribed { method }, Some(person)) = (kind, &person) else {
         let written = suppressions::suppress(db, vec![NewSuppression::new(tenant, address, reason, source)]).await?;
@@ -90,7 +93,7 @@ async fn lock_recipient(
 ) -> sqlx::Result<Option<Person>> {
     let contact = match recipient {
         PastRecipient::Contact(contact) => Some(*contact),
-        PastRecipient::Address(address) => {
+        PastRecipient::Address(address) | PastRecipient::ContactAt(address) => {
             sqlx::query_scalar!(
                 "select id from contacts where tenant_id = $1 and address = $2",
                 tenant,

@@ -108,11 +108,22 @@ impl QuotaUsage {
         today: NaiveDate,
     ) -> Self {
         let (monthly, daily) = defaults.limits(set_monthly, set_daily);
-        let next_month = today.with_day(1).and_then(|first| first.checked_add_months(Months::new(1)));
-        let next_day = today.checked_add_days(Days::new(1));
+        let (next_month, next_day) = next_periods(today);
         let (month, day) =
             (PeriodUsage::of(monthly, used_month, next_month), PeriodUsage::of(daily, used_day, next_day));
         Self { set_monthly, set_daily, month, day }
+    }
+
+    /// What is left at a time that is now or later, should nothing be sent before it: a period that has started anew by then leaves its
+    /// whole limit.
+    #[must_use]
+    pub fn left_at(&self, at: DateTime<Utc>) -> QuotaRemaining {
+        let (next_month, next_day) = next_periods(at.date_naive());
+        let then = |period: PeriodUsage, next| match period.resets_at <= at {
+            true => PeriodUsage::of(period.limit, 0, next),
+            false => period,
+        };
+        Self { month: then(self.month, next_month), day: then(self.day, next_day), ..*self }.left()
     }
 
     /// What is left. If both limits leave the same, `resets_at` is that of the month.
@@ -123,6 +134,12 @@ impl QuotaUsage {
         let PeriodUsage { remaining, resets_at, .. } = if day_binds { day } else { month };
         QuotaRemaining { remaining, resets_at }
     }
+}
+
+/// The first days of the month and of the day after those that a day is in.
+fn next_periods(day: NaiveDate) -> (Option<NaiveDate>, Option<NaiveDate>) {
+    let next_month = day.with_day(1).and_then(|first| first.checked_add_months(Months::new(1)));
+    (next_month, day.checked_add_days(Days::new(1)))
 }
 
 /// How many mails a tenant may still send. Locks nothing; in the ingress's role the transaction must be confined to the tenant.
@@ -206,6 +223,25 @@ mod tests {
         let left = QuotaUsage::of(&QuotaDefaults::default(), (monthly, daily), (month, day), today).left();
         assert_eq!(left.remaining, remaining);
         assert_eq!(left.resets_at.to_rfc3339(), format!("{resets_on}T00:00:00+00:00"));
+    }
+
+    #[rstest]
+    #[case::the_same_day("2026-12-30T23:59:59Z", Some(0), "2026-12-31")]
+    #[case::the_next_day("2026-12-31T00:00:00Z", Some(10), "2027-01-01")]
+    #[case::the_next_month("2027-01-02T12:00:00Z", Some(10), "2027-01-03")]
+    fn a_period_that_has_started_anew_leaves_its_whole_limit(
+        #[case] at: DateTime<Utc>,
+        #[case] remaining: Option<i64>,
+        #[case] resets_on: &str,
+    ) {
+        let today = NaiveDate::from_ymd_opt(2026, 12, 30).unwrap();
+        let usage = QuotaUsage::of(&QuotaDefaults::default(), (Some(100), Some(10)), (80, 10), today);
+        let left = usage.left_at(at);
+        assert_eq!(left.remaining, remaining);
+        assert_eq!(left.resets_at.to_rfc3339(), format!("{resets_on}T00:00:00+00:00"));
+        let month_used_up = QuotaUsage::of(&QuotaDefaults::default(), (Some(100), Some(10)), (100, 10), today);
+        let fits = month_used_up.left_at(at).fits(1);
+        assert_eq!(fits, at.month() == 1, "a new day helps nothing while the month is used up");
     }
 
     #[rstest]

@@ -127,7 +127,7 @@ pub async fn requeue(pool: &PgPool, scope: &RequeueScope, now: bool) -> sqlx::Re
     let forward = if now { bring_forward(&mut tx, tenant, &batches, scope.send()).await? } else { 0 };
     let not_requeued = count_not_requeued(&mut tx, tenant, &batches).await?;
     let requeued = sqlx::query!(
-        "update batches b set announce_after = now()
+        "update batches b set announce_after = now(), quiet_at = least(b.quiet_at, now())
          from batches w
          join tenants t on t.id = w.tenant_id
          left join campaigns c on c.tenant_id = w.tenant_id and c.id = w.campaign_id
@@ -145,13 +145,11 @@ pub async fn requeue(pool: &PgPool, scope: &RequeueScope, now: bool) -> sqlx::Re
     Ok(Requeued { batches: requeued, requests, forward, not_requeued })
 }
 
-/// Makes requests due that were accepted and not handled: a campaign's launch, or the request of a send. And a launch that was rejected, of
-/// which a range could not be written: it goes on where it ended.
+/// Makes requests due that were accepted and not handled: a campaign's launch, or the requests of a batch, which become sends together. And
+/// those that the audience stage rejected: a launch goes on where it ended; a batch is written as if its requests had just been accepted.
 async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::Result<u64> {
-    let (launch_of, id) = match scope.work {
-        RequeuedWork::Campaign(id) => (Some(id.to_string()), None),
-        RequeuedWork::Send(id) | RequeuedWork::Batch(id) => (None, Some(id)),
-    };
+    let (campaign, batch) = scope.batches();
+    let launch_of = campaign.map(|id| id.to_string());
     sqlx::query!(
         "update requests r set state = 'accepted', outcome = null, handled_at = null, announce_after = now()
          where r.tenant_id = $1
@@ -159,10 +157,13 @@ async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::
                 or r.state = 'rejected' and r.kind = 'campaign-launch' and exists (
                     select from campaigns c
                     where c.tenant_id = r.tenant_id and c.id::text = r.payload ->> 'campaign_id'
-                      and c.status = 'sending' and c.materialized_at is null))
-           and (r.id = $2 or r.kind = 'campaign-launch' and r.payload ->> 'campaign_id' = $3)",
+                      and c.status in ('scheduled', 'sending') and c.materialized_at is null)
+                or r.state = 'rejected' and r.kind in ('transactional', 'message')
+                   and r.outcome not in ('cancelled', 'contact_erased') and not r.payload ? 'erased'
+                   and not exists (select from batches b where b.tenant_id = r.tenant_id and b.id = $2))
+           and (r.id between $2 and last_id_of($2) or r.kind = 'campaign-launch' and r.payload ->> 'campaign_id' = $3)",
         scope.tenant,
-        id,
+        batch,
         launch_of,
     )
     .execute(db)

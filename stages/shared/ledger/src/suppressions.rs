@@ -134,7 +134,8 @@ pub struct Suppressed {
 /// contact was merged into.
 ///
 /// The caller has locked the contacts of the addresses ([`lock_addresses`], or by id). The fence locks the same rows, so no message is sent
-/// after a suppression was answered.
+/// after a suppression was answered. An address that is nobody's yet has no row to lock: mail to a contact that is made in that moment may
+/// pass the fence until the caller has committed.
 pub async fn suppress(db: &mut PgConnection, new: Vec<NewSuppression>) -> sqlx::Result<Vec<Suppressed>> {
     let of_survivors = suppressions_of_survivors(&mut *db, &new).await?;
     let written = write(&mut *db, new).await?;

@@ -16,7 +16,7 @@ pub const COMPLAINTS_OF: i64 = 1_000;
 pub struct Tally {
     /// Sends that were tried and have an outcome.
     pub decided: i64,
-    /// Hard bounces among them.
+    /// Bounces among them: refused at once because the mailbox does not exist, or come back later, whatever the class.
     pub bounced: i64,
     /// Complaints about them.
     pub complained: i64,

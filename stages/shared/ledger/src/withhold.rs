@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::{
     counters::{self, CounterDelta, Totals, UsageTotals},
     endings::{Ending, end_sends},
-    gate::{BatchFacts, Hold},
+    gate::{self, BatchFacts, Hold},
     hours::BatchKey,
 };
 
@@ -59,7 +59,16 @@ pub async fn put_off(pool: &PgPool, batch: &BatchFacts, held: &[(Uuid, Hold, Dat
 
 /// Gives a batch of which nothing was tried a time: it waits for dispatch then. The sends stay as they are, so that a million of them are
 /// two thousand rows. Its mail is dated by it, unless it may be of an attempt that is in doubt: that is repeated with the same bytes.
+/// If the tenant's quiet hours are no longer those by which it was decided, or are being changed, the batch stays announced and is decided
+/// anew: a change closes the gate, so it is seen here, or finds the batch ([`resume_timed`]).
 pub async fn set_time(pool: &PgPool, batch: &BatchFacts, until: DateTime<Utc>) -> sqlx::Result<()> {
+    let mut tx = pool.begin().await?;
+    counters::lock_batches(&mut tx, &[(batch.tenant_id, batch.batch_id)]).await?;
+    let is_open = sqlx::query_scalar!(r#"select try_gate($1) as "open!""#, batch.tenant_id).fetch_one(&mut *tx).await?;
+    let decided_by = batch.eligibility.quiet.map(|rule| (rule, batch.quiet_by_contact));
+    if !is_open || gate::load_rule(&mut tx, batch.tenant_id, (batch.kind, batch.classification)).await? != decided_by {
+        return tx.rollback().await;
+    }
     sqlx::query!(
         "update batches set state = 'timed', announce_after = $3, quiet_at = now(),
                             due_at = case when classification = 'marketing' then $3 else due_at end
@@ -68,9 +77,9 @@ pub async fn set_time(pool: &PgPool, batch: &BatchFacts, until: DateTime<Utc>) -
         batch.batch_id,
         until
     )
-    .execute(pool)
-    .await
-    .map(drop)
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await
 }
 
 /// The tenant's quiet hours have changed: its batches that wait for their end are due, and the gate decides anew. Those of a campaign by its

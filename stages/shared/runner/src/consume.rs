@@ -26,7 +26,7 @@ use runtime::{
 use tokio::{sync::MutexGuard, time::Instant};
 
 pub(crate) use self::pull::PullTurn;
-use self::pull::{MadeConsumer, PULL_EXPIRES, PULL_GRACE};
+use self::pull::{IntakeConsumer, MadeConsumer, PULL_EXPIRES, PULL_GRACE};
 use crate::{
     DeadLetter, Incoming, Intake, MAX_ATTEMPTS, Runner, Stage, StageError, StageInput, in_time,
     starts::{self, StartKey},
@@ -90,18 +90,19 @@ impl<S: Stage> Worker<S> {
     }
 
     /// Waits until the other workers have pulled, and the stage is not paused.
-    async fn turn(&self) -> MutexGuard<'_, Option<MadeConsumer>> {
+    async fn turn(&self) -> MutexGuard<'_, IntakeConsumer> {
         let turn = self.turn.lock().await;
         self.runner.pause_gate.until_running(S::NAME).await;
         turn
     }
 
     /// One pull; after an error or on a new connection, the next one begins with a new consumer.
-    async fn pull_once(&self, turn: &mut Option<MadeConsumer>) -> Result<Vec<jetstream::Message>, BusError> {
-        let mut made = match turn.take() {
+    async fn pull_once(&self, turn: &mut IntakeConsumer) -> Result<Vec<jetstream::Message>, BusError> {
+        let mut made = match turn.made.take() {
             Some(made) => made,
-            None => Box::pin(MadeConsumer::make(&self.runner, &self.intake)).await?,
+            None => Box::pin(MadeConsumer::make(&self.runner, &self.intake, turn.was_made)).await?,
         };
+        turn.was_made = true;
         let mut connects = made.connects.clone();
         let messages = tokio::select! {
             messages = self.pull(&mut made) => messages?,
@@ -109,7 +110,7 @@ impl<S: Stage> Worker<S> {
         };
         // While others of this process finish, a pull that is still open would take the next message, and nobody would handle it.
         if !self.runner.shutdown.is_cancelled() {
-            *turn = Some(made);
+            turn.made = Some(made);
         }
         Ok(messages)
     }
@@ -261,12 +262,36 @@ impl<S: Stage> Worker<S> {
                     NEVER_FINISHED,
                     "it was begun several times, the last time alone; each time its process ended",
                 );
-                trace::within(trace_of(&pulled.message), self.set_aside(pulled, &error)).await;
-                if pulled.is_answered.load(Ordering::Relaxed) {
-                    self.runner.starts.end(vec![pulled.key.clone()]).await;
-                }
+                trace::within(trace_of(&pulled.message), self.give_up(work, &error)).await;
             }
             Err(error) => self.give_back_uncounted(pulled, error).await,
+        }
+    }
+
+    /// Sets a message aside once the stage has seen to it that the same work does not come again as another message.
+    async fn give_up(&self, work: Work<'_, S::Input>, error: &StageError) {
+        let given_up = async {
+            let outputs = in_time(S::TIMEOUT, self.stage.given_up(&work.input, error.code())).await?;
+            self.runner.bus.publish_all(outputs).await?;
+            Ok(())
+        };
+        let given_up: Result<(), StageError> =
+            caught(S::NAME, "handler", given_up).await.unwrap_or_else(|panicked| Err(panicked.into()));
+        match given_up {
+            Ok(()) => {
+                self.set_aside(work.pulled, error).await;
+                if work.pulled.is_answered.load(Ordering::Relaxed) {
+                    self.runner.starts.end(vec![work.pulled.key.clone()]).await;
+                }
+            }
+            // Its starts stay recorded: it is not begun when it comes again.
+            Err(failed) => {
+                tracing::warn!(
+                    stage = S::NAME, lane = %self.intake.lane, code = failed.code(), error = %failed.chain(),
+                    "a message that is to be set aside comes again"
+                );
+                self.give_back(work.pulled, backoff(work.pulled.deliveries), "retried").await;
+            }
         }
     }
 

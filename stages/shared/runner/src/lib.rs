@@ -72,6 +72,15 @@ pub trait Stage: Send + Sync + 'static {
     /// by one, so that one poison message costs itself only.
     async fn handle(&self, inputs: &[Self::Input]) -> Result<Vec<Publication>, StageError>;
 
+    /// A message that ended its process each time becomes a dead letter. A stage whose ledger would announce the work again, as a new message,
+    /// rejects or postpones it here, and answers what else to publish. Must be harmless to repeat.
+    ///
+    /// # Errors
+    /// After any error, the message is delivered again, and given up then.
+    async fn given_up(&self, _input: &Self::Input, _code: &'static str) -> Result<Vec<Publication>, StageError> {
+        Ok(Vec::new())
+    }
+
     /// True if the handler commits facts. The runner then notifies the webhooks stage. A stage that seldom commits facts answers false and
     /// notifies by itself; the webhooks stage answers false.
     fn commits_facts(&self, _inputs: &[Self::Input]) -> bool {

@@ -33,7 +33,8 @@ struct Extensions {
 impl Extensions {
     fn read(reply: &Reply) -> Self {
         let mut extensions = Self::default();
-        for line in reply.text.lines().skip(1) {
+        // The first line names the server, which is no keyword. A reply's text does not begin with an empty one.
+        for line in reply.text.lines() {
             let (keyword, rest) = line.split_once([' ', '=']).unwrap_or((line, ""));
             match keyword.to_ascii_uppercase().as_str() {
                 "PIPELINING" => extensions.pipelining = true,

@@ -63,6 +63,12 @@ impl Pool {
         Ok(Self { shared })
     }
 
+    /// The relay's host name or address.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.shared.settings.relay.host
+    }
+
     /// How many connections there are now.
     #[must_use]
     pub fn counts(&self) -> PoolCounts {
@@ -142,7 +148,7 @@ impl SharedPool {
     async fn connect(&self) -> Result<SmtpConnection, SmtpFailure> {
         let connected = SmtpConnection::connect(&self.settings, &self.tls).await;
         let outcome = connected.as_ref().map_or_else(|failure| failure.phase.as_str(), |_| "open");
-        Counter::SmtpConnectionsTotal.add(1, [("outcome", outcome)]);
+        Counter::SmtpConnectionsTotal.add(1, [("outcome", outcome), ("route", self.settings.route)]);
         connected
     }
 

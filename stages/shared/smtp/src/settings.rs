@@ -186,6 +186,8 @@ impl Default for SmtpTimeouts {
 pub struct SmtpSettings {
     /// The relay.
     pub relay: Relay,
+    /// The route in the metrics: `relay`, or `connection` for a tenant's own server.
+    pub route: &'static str,
     /// The name we give in EHLO: this host's name, or an address literal.
     pub hello_name: String,
     /// The most connections at once, idle ones included.
@@ -206,6 +208,7 @@ impl SmtpSettings {
     pub fn new(relay: Relay, hello_name: impl Into<String>) -> Self {
         Self {
             relay,
+            route: "relay",
             hello_name: hello_name.into(),
             max_connections: 32,
             max_messages_per_connection: 1_000,

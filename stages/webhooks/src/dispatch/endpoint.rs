@@ -42,7 +42,7 @@ pub(crate) struct DeliveryJob {
     pub event_type: String,
     /// Attempts before this one.
     pub attempts: u16,
-    /// `None`: the contact it is about was erased.
+    /// `None`: it is gone, with the contact it is about or by its age.
     pub body: Option<Bytes>,
     /// The trace of the mail it is about.
     pub trace: Option<TraceContext>,

@@ -225,7 +225,7 @@ impl Dispatcher {
                 Some(posted) => posted,
                 None => return endpoint.return_to_ledger(job.delivery_id),
             },
-            None => (ERASED, target),
+            None => (BODY_GONE, target),
         };
         let decision = decide_retry(&self.pauses, job.attempt(), reply.outcome, rand::random());
         if decision == RetryDecision::Disable && endpoint.has_version(target.version) {
@@ -245,7 +245,7 @@ impl Dispatcher {
         let _ = self.results.send(attempt).await;
     }
 
-    /// Posts one delivery, unless its event was erased meanwhile, and says to which target. `None`: the subscription is paused or disabled,
+    /// Posts one delivery, unless its body is gone meanwhile, and says to which target. `None`: the subscription is paused or disabled,
     /// and nothing was posted.
     async fn post(
         &self,
@@ -260,7 +260,7 @@ impl Dispatcher {
         // Read after the wait for a socket, which may be long.
         let (target, has_body) = self.current_target(endpoint, job.event_id, known).await?;
         if !has_body {
-            return Some((ERASED, target));
+            return Some((BODY_GONE, target));
         }
         Gauge::WebhooksInFlight.add(1.0, []);
         let span = job.trace.as_ref().map(|trace| attempt_span(trace, endpoint, job));
@@ -299,11 +299,12 @@ fn attempt_span(trace: &TraceContext, endpoint: &SubscriberEndpoint, job: &Deliv
     span
 }
 
-/// The result for a delivery whose contact was erased.
-const ERASED: AttemptResult = AttemptResult {
-    outcome: AttemptOutcome::Erased,
+/// The result for a delivery whose body is gone: the contact it is about was erased, or it was held by pauses for longer than bodies
+/// are kept.
+const BODY_GONE: AttemptResult = AttemptResult {
+    outcome: AttemptOutcome::BodyGone,
     status_code: None,
-    error_code: Some("erased"),
+    error_code: Some("body_gone"),
     duration: Duration::ZERO,
     is_silent: false,
 };

@@ -57,15 +57,15 @@ impl FinishedAttempt {
         }
     }
 
-    /// True if nothing was posted, as the event was erased: that says nothing about the receiver.
-    fn is_erased(&self) -> bool {
-        self.reply.outcome == AttemptOutcome::Erased
+    /// True if nothing was posted, as the body is gone: that says nothing about the receiver.
+    fn is_body_gone(&self) -> bool {
+        self.reply.outcome == AttemptOutcome::BodyGone
     }
 
     /// The outcome's label in totals and metrics; `None`: nothing was posted.
     fn outcome(&self) -> Option<&'static str> {
         match self.decision {
-            _ if self.is_erased() => None,
+            _ if self.is_body_gone() => None,
             RetryDecision::Delivered => Some("delivered"),
             RetryDecision::Retry(_) => Some("failed"),
             RetryDecision::Dead => Some("dead"),
@@ -173,7 +173,7 @@ fn subscription_changes(group: &[FinishedAttempt]) -> SubscriptionChanges<'_> {
         let address = attempt.address();
         let is_news = match (attempt.decision, attempt.endpoint.failing_since()) {
             (RetryDecision::Disable, _) => true,
-            _ if attempt.is_erased() => false,
+            _ if attempt.is_body_gone() => false,
             (RetryDecision::Delivered, since) => since.is_some(),
             (RetryDecision::Retry(_) | RetryDecision::Dead, since) => {
                 !answered.contains(&address) && since.is_none_or(|since| since < long_ago)

@@ -14,8 +14,8 @@ pub(crate) enum AttemptOutcome {
     Failed { retry_after: Option<Duration> },
     /// 410: the receiver never wants another delivery.
     Gone,
-    /// The contact it is about was erased: there is nothing to post any more.
-    Erased,
+    /// There is nothing to post any more: the contact it is about was erased, or the body was too old to be kept.
+    BodyGone,
 }
 
 /// What follows from an attempt.
@@ -37,7 +37,7 @@ pub(super) fn decide_retry(pauses: &[Duration], attempt: u16, outcome: AttemptOu
     let retry_after = match outcome {
         AttemptOutcome::Delivered => return RetryDecision::Delivered,
         AttemptOutcome::Gone => return RetryDecision::Disable,
-        AttemptOutcome::Erased => return RetryDecision::Dead,
+        AttemptOutcome::BodyGone => return RetryDecision::Dead,
         AttemptOutcome::Failed { retry_after } => retry_after,
     };
     let attempt = usize::from(attempt);
@@ -95,7 +95,7 @@ mod tests {
     fn a_delivered_unwanted_or_erased_event_is_not_retried() {
         assert_eq!(decide(1, AttemptOutcome::Delivered, 0.5), RetryDecision::Delivered);
         assert_eq!(decide(1, AttemptOutcome::Gone, 0.5), RetryDecision::Disable);
-        assert_eq!(decide(1, AttemptOutcome::Erased, 0.5), RetryDecision::Dead);
+        assert_eq!(decide(1, AttemptOutcome::BodyGone, 0.5), RetryDecision::Dead);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Builds an event's data from a row. Pure: the same row gives the same data at any time, so a replayed body equals the first one.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use schemas::{
-    BounceClass, EventData, EventType,
+    BounceClass, EventData, EventType, MessageKind,
     answers::Class,
     events::{BounceData, ClickData, ComplaintData, DeliveryData, MailData, OpenData, ReplyData, UnsubscribeData},
 };
@@ -50,14 +50,15 @@ pub(super) fn to_json(data: &EventData) -> Result<Arc<RawValue>, serde_json::Err
     to_raw_value(data).map(Arc::from)
 }
 
-/// The events of a fact about a mail: types and data.
-pub(super) fn events_of(
-    fact: &SendFact<'_>,
-    mail: MailData,
-) -> Result<Vec<(EventType, Arc<RawValue>)>, serde_json::Error> {
+/// The type and the data of an event.
+pub(super) type EventJson = (EventType, Arc<RawValue>);
+
+/// The events of a fact about a mail. `None`: this version does not know the fact's type.
+pub(super) fn events_of(fact: &SendFact<'_>, mail: MailData) -> Result<Option<Vec<EventJson>>, serde_json::Error> {
+    let Some(types) = event_types(fact) else { return Ok(None) };
     let mut data = EventData { mail: Some(mail), ..EventData::default() };
-    let mut events: Vec<(EventType, Arc<RawValue>)> = Vec::with_capacity(2);
-    for event_type in event_types(fact) {
+    let mut events: Vec<EventJson> = Vec::with_capacity(2);
+    for event_type in types {
         let json = match events.last() {
             // What is said of a mail that was sent and delivered at once is the same.
             Some((EventType::EmailSent, sent)) => Arc::clone(sent),
@@ -68,12 +69,12 @@ pub(super) fn events_of(
         };
         events.push((event_type, json));
     }
-    Ok(events)
+    Ok(Some(events))
 }
 
-/// The event types of a fact; none for internal facts.
-pub(super) fn event_types(fact: &SendFact<'_>) -> Vec<EventType> {
-    match fact.fact_type {
+/// The event types of a fact; none for internal facts. `None`: of a type that this version does not know.
+pub(super) fn event_types(fact: &SendFact<'_>) -> Option<Vec<EventType>> {
+    Some(match fact.fact_type {
         "sent" if delivers_at_once(fact.provider) => vec![EventType::EmailSent, EventType::EmailDelivered],
         "sent" => vec![EventType::EmailSent],
         "delivered" if delivers_at_once(fact.provider) => Vec::new(),
@@ -89,8 +90,9 @@ pub(super) fn event_types(fact: &SendFact<'_>) -> Vec<EventType> {
         "unsubscribed" | "topic_left" => vec![EventType::EmailUnsubscribed],
         "replied" => vec![EventType::EmailReplied],
         "skipped" => vec![EventType::EmailSuppressed],
-        _ => Vec::new(),
-    }
+        "deferred" | "unknown" | "not_spam" | "resubscribed" => Vec::new(),
+        _ => return None,
+    })
 }
 
 /// The data of an event of this type for a fact about a mail.
@@ -195,6 +197,9 @@ pub(super) fn of_notice(
     address: Option<String>,
     data: Value,
 ) -> EventData {
+    if let (EventType::EmailFailed, Some(send_id), Some(contact_id)) = (event_type, subject, contact) {
+        return of_rejected_request(send_id, contact_id, address, &data);
+    }
     let mut other = Map::new();
     if let (Some(name), Some(id)) = (subject_name(event_type), subject) {
         other.insert(name.to_owned(), Value::from(id.to_string()));
@@ -210,6 +215,32 @@ pub(super) fn of_notice(
         other.extend(own);
     }
     EventData { other, ..EventData::default() }
+}
+
+/// The data of `email.failed` for a mail that never became a send: its request was accepted, and rejected later.
+fn of_rejected_request(send_id: Uuid, contact_id: Uuid, email: Option<String>, data: &Value) -> EventData {
+    let detail = Detail(data);
+    let kind = detail.text("message_kind").and_then(|kind| MessageKind::parse(&kind));
+    let mail = MailData {
+        send_id,
+        message_kind: kind.unwrap_or(MessageKind::Transactional),
+        provider_message_id: None,
+        contact_id,
+        email,
+        campaign_id: None,
+        sequence_id: None,
+        enrollment_id: None,
+        step_id: None,
+        template_id: detail.text("template_id").and_then(|id| id.parse().ok()),
+        template_version: None,
+        variant: None,
+        subject: None,
+        sender_email: None,
+        copy_of: None,
+        tags: Vec::new(),
+        metadata: BTreeMap::new(),
+    };
+    EventData { mail: Some(mail), reason: detail.text("reason"), ..EventData::default() }
 }
 
 /// What the subject of a notice is called.
@@ -280,15 +311,15 @@ mod tests {
     #[case::put_off("deferred", Some("smtp"), json!({}), &[])]
     #[case::in_doubt("unknown", Some("smtp"), json!({}), &[])]
     #[case::back_in_the_inbox("not_spam", None, json!({}), &[])]
+    #[case::joined_again("resubscribed", None, json!({}), &[])]
     fn each_fact_has_its_event_types(
         #[case] fact_type: &str,
         #[case] provider: Option<&str>,
         #[case] detail: Value,
         #[case] expected: &[&str],
     ) {
-        let types: Vec<&str> =
-            event_types(&fact(fact_type, provider, &detail)).into_iter().map(EventType::as_str).collect();
-        assert_eq!(types, expected);
+        let types = event_types(&fact(fact_type, provider, &detail)).unwrap();
+        assert_eq!(types.into_iter().map(EventType::as_str).collect::<Vec<_>>(), expected);
     }
 
     fn mail() -> MailData {
@@ -306,7 +337,7 @@ mod tests {
         #[case] is_same: bool,
     ) {
         let fact = fact(fact_type, Some("smtp"), &detail);
-        let events = events_of(&fact, mail()).unwrap();
+        let events = events_of(&fact, mail()).unwrap().unwrap();
         for (event_type, json) in &events {
             let own = serde_json::to_string(&event_data(*event_type, &fact, Some(mail()))).unwrap();
             assert_eq!(json.get(), own, "{event_type}");
@@ -330,6 +361,17 @@ mod tests {
     fn an_unsubscribe_event_names_its_scope() {
         assert_eq!(scope_of(&Detail(&json!({"method": "one_click"}))), "marketing");
         assert_eq!(scope_of(&Detail(&json!({"method": "preferences", "topic": "t-1"}))), "t-1");
+    }
+
+    #[test]
+    fn a_rejected_request_is_a_failed_mail() {
+        let (send, contact) = (Uuid::now_v7(), Uuid::now_v7());
+        let data = json!({"message_kind": "one_off", "template_id": null, "reason": "ledger"});
+        let data = of_notice(EventType::EmailFailed, Some(send), Some(contact), Some("a@example.org".to_owned()), data);
+        let mail = data.mail.unwrap();
+        assert_eq!((mail.send_id, mail.contact_id, mail.message_kind), (send, contact, MessageKind::OneOff));
+        assert_eq!((mail.email.as_deref(), data.reason.as_deref()), (Some("a@example.org"), Some("ledger")));
+        assert!(data.other.is_empty());
     }
 
     #[test]

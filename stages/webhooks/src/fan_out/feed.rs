@@ -108,7 +108,8 @@ impl Sweep for PublishFeedNotes {
         if noted.taken.notes == 0 {
             return Ok(0);
         }
-        let pending = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
+        // The copies of facts that this version does not know go: their notes wait for a newer version, which copies them anew.
+        let (pending, _) = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
         let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
         let subscribers = Subscribers::load(&mut tx, &tenants).await?;
         let composed = compose::compose(&pending, &subscribers)?;

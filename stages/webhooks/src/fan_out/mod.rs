@@ -42,7 +42,7 @@ pub(crate) async fn fan_out_notes(
         tx.rollback().await?;
         return Ok(Default::default());
     }
-    let pending = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
+    let (pending, unknown_facts) = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
     let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
     let subscribers = Subscribers::load(&mut tx, &tenants).await?;
     let composed = compose::compose(&pending, &subscribers)?;
@@ -50,14 +50,15 @@ pub(crate) async fn fan_out_notes(
     let fresh = store::insert(&mut tx, &composed).await?;
     outbox::delete(&mut tx, &noted).await?;
     let unknown = without(&noted.notices, &pending);
-    if !unknown.ids.is_empty() {
-        let notices = unknown.ids.len();
+    let (notices, facts) = (unknown.ids.len(), unknown_facts.ids.len());
+    if notices + facts > 0 {
         tracing::warn!(
             stage = "webhooks",
             notices,
-            "notices of types that this version does not know wait for a newer one"
+            facts,
+            "notices and facts of types that this version does not know wait for a newer one"
         );
-        outbox::put_back(&mut tx, &unknown).await?;
+        outbox::put_back(&mut tx, &unknown, &unknown_facts).await?;
     }
     tx.commit().await?;
     Histogram::FanOutSeconds.record(started.elapsed().as_secs_f64(), []);
@@ -88,17 +89,17 @@ pub(crate) async fn replay_events(
     Ok(store::replay_deliveries(db, &composed).await?)
 }
 
-/// Reads the events that these facts become, from the ledger.
+/// Reads the events that these facts become, from the ledger, and the keys of facts about sends whose type is unknown.
 pub(crate) async fn read_pending_events(
     db: &mut PgConnection,
     events: &EventKeys,
     notices: &Keys,
     contacts: &Keys,
-) -> Result<Vec<PendingEvent>, StageError> {
-    let mut pending = pending_events::of_sends(db, events).await?;
+) -> Result<(Vec<PendingEvent>, EventKeys), StageError> {
+    let (mut pending, unknown) = pending_events::of_sends(db, events).await?;
     pending.extend(pending_events::of_notices(db, notices).await?);
     pending.extend(pending_events::of_contacts(db, contacts).await?);
-    Ok(pending)
+    Ok((pending, unknown))
 }
 
 fn count_events(pending: &[PendingEvent]) {

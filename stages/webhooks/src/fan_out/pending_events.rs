@@ -43,10 +43,15 @@ pub(crate) struct PendingEvent {
     pub data: Arc<RawValue>,
 }
 
-/// Reads the events of facts about sends.
-pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<Vec<PendingEvent>, StageError> {
+/// Reads the events of facts about sends, and the keys of facts of an unknown type: a newer process wrote them and emits their events. The
+/// fan-out puts them back.
+pub(crate) async fn of_sends(
+    db: &mut PgConnection,
+    keys: &EventKeys,
+) -> Result<(Vec<PendingEvent>, EventKeys), StageError> {
+    let mut unknown = EventKeys::default();
     if keys.ids.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), unknown));
     }
     let wanted: BTreeSet<(Uuid, Uuid)> =
         keys.tenants.iter().zip(&keys.sends).map(|(tenant, send)| (*tenant, SendId(*send).batch())).collect();
@@ -98,7 +103,11 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<
             is_first: event_data::is_first(&row.fact_type, row.occurred_at, row.opened_at, row.clicked_at),
             detail: &row.detail,
         };
-        for (event_type, data) in event_data::events_of(&fact, mail)? {
+        let Some(events) = event_data::events_of(&fact, mail)? else {
+            unknown.push(row.tenant_id, row.send_id, row.id, SendId(row.send_id).month());
+            continue;
+        };
+        for (event_type, data) in events {
             pending.push(PendingEvent {
                 tenant_id: row.tenant_id,
                 id: schemas::Event::id_of(row.id, event_type),
@@ -114,7 +123,7 @@ pub(crate) async fn of_sends(db: &mut PgConnection, keys: &EventKeys) -> Result<
             });
         }
     }
-    Ok(pending)
+    Ok((pending, unknown))
 }
 
 /// Reads the events of notices. A notice of an unknown type is left out: a newer process wrote it and emits it. The fan-out puts it back.

@@ -318,7 +318,7 @@ async fn no_event_is_delivered_about_an_erased_contact() {
     until("one is delivered", async || world.deliveries("delivered").await == 1).await;
     until("one is dead", async || world.deliveries("dead").await == 1).await;
     assert_eq!(receiver.count(), 1);
-    let erased = "select count(*) from webhook_deliveries where error_code = 'erased'";
+    let erased = "select count(*) from webhook_deliveries where error_code = 'body_gone'";
     assert_eq!(world.rig.number(erased).await, 1);
     let totals = "select string_agg(outcome, ' ' order by outcome) from webhook_totals where count > 0";
     assert_eq!(world.text(totals).await.as_deref(), Some("delivered"), "no attempt was made of the other");
@@ -345,7 +345,7 @@ async fn a_delivery_in_memory_is_not_posted_after_the_erasure() {
     until("one is delivered", async || world.deliveries("delivered").await == 1).await;
     until("both ended", async || world.deliveries("pending").await == 0).await;
     assert_eq!(receiver.count(), 1);
-    let erased = "select count(*) from webhook_deliveries where status = 'dead' and error_code = 'erased'";
+    let erased = "select count(*) from webhook_deliveries where status = 'dead' and error_code = 'body_gone'";
     assert_eq!(world.rig.number(erased).await, 1);
     let failing = "select count(*) from webhook_subscriptions where failing_since is not null";
     assert_eq!(world.rig.number(failing).await, 0, "the receiver did not fail");

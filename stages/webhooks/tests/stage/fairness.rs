@@ -1,8 +1,11 @@
 //! One endpoint never delays another, and none is overrun.
 
+use std::collections::BTreeSet;
+
 use ledger::outbox;
 use schemas::new_id;
 use stage_rig::{
+    Rig,
     receiver::{Manner, Receiver},
     until,
 };
@@ -91,6 +94,34 @@ async fn a_transaction_is_bounded_by_the_deliveries_it_writes() {
     let some = outbox::read(&mut tx).await.unwrap();
     assert!(some.taken.is_full && some.taken.notes < 5, "{} notes of a hundred facts", some.taken.notes);
     assert!(some.notices.tenants.contains(&other.id), "another tenant's fact does not wait for all of these");
+}
+
+#[tokio::test]
+async fn a_tenants_many_notes_delay_no_other_tenant_and_no_other_fan_out() {
+    let rig = Rig::new().await;
+    let (busy, other) = (rig.tenant().await, rig.tenant().await);
+    for (tenant, notes) in [(&busy, 2_000), (&other, 1)] {
+        sqlx::query(
+            "insert into outbox (tenant_id, source, ids)
+             select $1, 'notices', array[gen_random_uuid()] from generate_series(1, $2)",
+        )
+        .bind(tenant.id)
+        .bind(notes)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    let mut open = Vec::new();
+    let mut taken = BTreeSet::new();
+    for at in 0..6 {
+        let mut tx = rig.pool.begin().await.unwrap();
+        let noted = outbox::read(&mut tx).await.unwrap();
+        assert_eq!(noted.notices.tenants.contains(&other.id), at == 0, "the other's is the second note of the first");
+        assert_eq!(noted.taken.notes, 256, "fan-out {at} of those under way at once");
+        taken.extend(noted.notices.ids);
+        open.push(tx);
+    }
+    assert_eq!(taken.len(), 6 * 256, "none is taken twice");
 }
 
 #[tokio::test]

@@ -98,12 +98,19 @@ async fn suppress(world: &World, address: &str) {
 async fn suppressions_from_before_any_subscription_are_replayed() {
     let world = World::new().await;
     suppress(&world, "ann@example.com").await;
+    let ends_at = "update suppressions set expires_at = '2037-02-03T04:05:06.789Z'";
+    sqlx::query(ends_at).execute(&world.rig.pool).await.unwrap();
     let receiver = Receiver::start(Manner::Status(200)).await;
     let subscription = world.subscribe(&receiver.url, &["suppression.added"]).await;
     world.start(&[]).await;
     world.replay(subscription).await;
-    receiver.has(1).await;
-    assert_eq!(receiver.hits()[0].json()["data"]["email"], json!("ann@example.com"));
+    receiver.has(2).await;
+    for hit in receiver.hits() {
+        assert_eq!(hit.json()["data"]["email"], json!("ann@example.com"));
+    }
+    // Both are made anew, with what they said then.
+    let ends: Vec<_> = receiver.hits().iter().filter_map(|hit| hit.json()["data"].get("expires_at").cloned()).collect();
+    assert_eq!(ends, [json!("2037-02-03T04:05:06.789Z")]);
 }
 
 #[tokio::test]

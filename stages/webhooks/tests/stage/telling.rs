@@ -11,6 +11,7 @@ use schemas::{
 use serde_json::json;
 use sqlx::{PgPool, Row};
 use stage_rig::{
+    Rig,
     receiver::{Manner, Receiver},
     until,
 };
@@ -351,6 +352,29 @@ async fn a_notice_of_a_newer_version_waits_for_that_version() {
     assert_eq!(receiver.count(), 1);
 }
 
+#[tokio::test]
+async fn a_fact_of_a_newer_version_waits_for_that_version() {
+    let world = World::new().await;
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["email.opened"]).await;
+    world.start(&[]).await;
+    world.facts("x_unknown", 1, json!({})).await;
+    let put_back = "select (select ids[1]::text from outbox
+                            where source = 'events' and noted_at > now() + interval '30 seconds')";
+    until("it is put back", async || world.text(put_back).await.is_some()).await;
+    let fact = world.text("select id::text from events where type = 'x_unknown'").await;
+    assert_eq!(world.text(put_back).await, fact);
+    world.opened(1).await;
+    receiver.has(1).await;
+    // It is taken once it is known.
+    sqlx::raw_sql("update events set type = 'opened' where type = 'x_unknown'; update outbox set noted_at = now()")
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    receiver.has(2).await;
+    until("nothing is left over", async || world.rig.number("select count(*) from outbox").await == 0).await;
+}
+
 /// While a transaction has an id, Postgres prunes nothing that changed since it got it, and the bus may be slow.
 #[tokio::test]
 async fn facts_are_read_by_one_transaction_that_has_no_id_until_it_writes() {
@@ -368,6 +392,22 @@ async fn facts_are_read_by_one_transaction_that_has_no_id_until_it_writes() {
     assert_eq!(sqlx::query_scalar::<_, i64>(has_id).fetch_one(&mut *one).await.unwrap(), 0);
     one.rollback().await.unwrap();
     assert_eq!(outbox::read(&mut other).await.unwrap().taken.notes, 2);
+}
+
+#[tokio::test]
+async fn of_the_notes_for_feeds_only_what_is_taken_is_locked() {
+    let rig = Rig::new().await;
+    sqlx::query(
+        "insert into feed_notes (tenant_id, source, ids)
+         select gen_random_uuid(), 'contacts', array_fill(gen_random_uuid(), array[1500]) from generate_series(1, 3)",
+    )
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let mut one = rig.pool.begin().await.unwrap();
+    let mut other = rig.pool.begin().await.unwrap();
+    assert_eq!(outbox::read_for_feed(&mut one).await.unwrap().taken.notes, 2);
+    assert_eq!(outbox::read_for_feed(&mut other).await.unwrap().taken.notes, 1);
 }
 
 #[tokio::test]

@@ -104,8 +104,6 @@ pub(super) fn examine(kind: FileKind, content: &[u8], budget: &Budget) -> Result
         FileKind::Xls => ole::inspect(content, budget)?,
         FileKind::Png => image::png(content)?,
         FileKind::Jpeg => image::jpeg(content)?,
-        FileKind::Gif => image::gif(content)?,
-        FileKind::Webp => image::webp(content)?,
         FileKind::Csv | FileKind::Txt => return Ok(Some(text::charset(content)?)),
     }
     Ok(None)

@@ -3,8 +3,8 @@
 use super::text::Charset;
 
 /// The extensions that may be sent.
-pub(in crate::api::messages) const EXTENSIONS: [&str; 11] =
-    ["pdf", "xlsx", "xls", "csv", "png", "jpg", "jpeg", "gif", "webp", "docx", "txt"];
+pub(in crate::api::messages) const EXTENSIONS: [&str; 9] =
+    ["pdf", "xlsx", "xls", "csv", "png", "jpg", "jpeg", "docx", "txt"];
 
 schemas::named_enum! {
     /// A kind of file, by its extension. `jpg` is another one of [`FileKind::Jpeg`].
@@ -16,8 +16,6 @@ schemas::named_enum! {
         Csv = "csv",
         Png = "png",
         Jpeg = "jpeg",
-        Gif = "gif",
-        Webp = "webp",
         Docx = "docx",
         Txt = "txt",
     }
@@ -44,7 +42,7 @@ impl FileKind {
 
     /// Whether the HTML of a mail can show it.
     pub(super) fn is_image(self) -> bool {
-        matches!(self, Self::Png | Self::Jpeg | Self::Gif | Self::Webp)
+        matches!(self, Self::Png | Self::Jpeg)
     }
 
     /// Whether it is read as text.
@@ -61,8 +59,6 @@ impl FileKind {
             Self::Csv => "text/csv",
             Self::Png => "image/png",
             Self::Jpeg => "image/jpeg",
-            Self::Gif => "image/gif",
-            Self::Webp => "image/webp",
             Self::Docx => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
             Self::Txt => "text/plain",
         }

@@ -56,12 +56,17 @@ pub(super) async fn claim_keys(db: &mut PgConnection, key_id: Uuid, items: &mut 
     .fetch_all(&mut *db)
     .await?;
     let claimed: HashSet<String> = rows.into_iter().filter(|row| row.claimed).map(|row| row.idempotency_key).collect();
-    let taken: Vec<String> = keys.into_iter().filter(|key| !claimed.contains(key)).collect();
+    let (claimed, taken): (HashMap<String, Vec<u8>>, HashMap<String, Vec<u8>>) =
+        keys.into_iter().zip(fingerprints).partition(|(key, _)| claimed.contains(key));
+    let taken: Vec<String> = taken.into_keys().collect();
     let found = if taken.is_empty() { HashMap::new() } else { find_keys(db, key_id, &taken).await? };
     for item in items.open_mut() {
         let Some(key) = &item.key else { continue };
-        if claimed.contains(&key.value) {
-            item.holds_key = true;
+        if let Some(fingerprint) = claimed.get(&key.value) {
+            match *fingerprint == key.fingerprint {
+                true => item.holds_key = true,
+                false => item.refuse_key(),
+            }
             continue;
         }
         let Some(found) = found.get(&key.value) else { return Err(in_progress()) };
@@ -74,7 +79,7 @@ pub(super) async fn claim_keys(db: &mut PgConnection, key_id: Uuid, items: &mut 
     Ok(())
 }
 
-/// Each key once. A second item with a key is either the same request or refused.
+/// Each key once, for the first item that has it. Another one is the same request, or is refused unless the key was that one's before.
 fn distinct_keys(items: &mut ArrayItems) -> HashMap<String, Claim> {
     let mut first: HashMap<String, Claim> = HashMap::new();
     for item in items.open_mut() {
@@ -84,7 +89,7 @@ fn distinct_keys(items: &mut ArrayItems) -> HashMap<String, Claim> {
                 first.insert(key.value.clone(), (key.fingerprint.to_vec(), item.tenant));
             }
             Some((fingerprint, _)) if *fingerprint == key.fingerprint => item.state = ItemState::Repeated(None),
-            Some(_) => item.refuse_key(),
+            Some(_) => {}
         }
     }
     first

@@ -166,6 +166,37 @@ async fn a_second_attempt_waits_for_the_end_of_the_first() {
     world.assert_counters_are_right().await;
 }
 
+#[tokio::test]
+async fn a_batch_that_is_set_aside_stays_so_when_its_leases_end() {
+    let world = World::new().await;
+    let batch = world.transactional_batch("slow-dot-240s@example.com").await;
+    killed_at(&world, &batch, &["fenced"]).await;
+    runner::Stage::given_up(&world.stage(), &batch.rendered, "never_finished").await.unwrap();
+    world.silence_sessions(3_600.0).await;
+    world.leases_are_over().await;
+    assert_eq!(world.sweep_leases().await, 1);
+    assert_eq!(world.states(&batch).await, ["queued"]);
+    let set_aside =
+        "select count(*) from batches where tenant_id = $1 and announce_after > now() + interval '23 hours'";
+    assert_eq!(world.number(set_aside).await, 1);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_batch_that_is_set_aside_while_it_waits_is_not_dispatched_for_a_day() {
+    let world = World::new().await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    world
+        .run("update batches set state = 'waiting', announce_after = null, dispatched_sends = 1 where tenant_id = $1")
+        .await;
+    runner::Stage::given_up(&world.stage(), &batch.rendered, "never_finished").await.unwrap();
+    let set_aside = "select count(*) from batches
+         where tenant_id = $1 and state = 'announced' and dispatched_sends is null and announce_after > now() + interval '23 hours'";
+    assert_eq!(world.number(set_aside).await, 1);
+    let in_flight = "select count(*) from bulk_in_flight where tenant_id = $1";
+    assert_eq!(world.number(in_flight).await, 0, "it takes no capacity from others");
+}
+
 /// A process that was held up, and whose mail another process took over.
 #[tokio::test]
 async fn a_send_that_has_moved_meanwhile_passes_no_fence() {

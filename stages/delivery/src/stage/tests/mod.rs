@@ -20,7 +20,7 @@ use schemas::{Lane, MessageKind, Rendered, RenderedRecipient, token::TokenKeys};
 use uuid::Uuid;
 
 use self::world::{Handle, Row, World, row};
-use super::{Capture, OutcomeNotifier, SendContext, Sendable, find_owed, prepare};
+use super::{OutcomeNotifier, SendContext, Sendable, find_owed, prepare};
 
 #[tokio::test]
 async fn a_campaign_batch_is_sent_signed_and_recorded() {
@@ -396,14 +396,8 @@ async fn a_campaign_mail_is_spliced_when_its_route_has_memory_for_it() {
     let owed = find_owed(&by_key, &inputs, stage.ledger.session().token(), &stage.warm).await.unwrap();
     let with_permits = |due| Sendable { due, pending_permit: None, _worker: None };
     let chunk: Vec<Sendable> = owed.sendable.into_iter().map(with_permits).collect();
-    let (capture, outcomes) = (Capture::default(), OutcomeNotifier::new(None, &inputs, &chunk));
-    let context = SendContext {
-        inputs: &inputs,
-        parts: &parts,
-        routes: &admitted.routes,
-        capture: &capture,
-        outcomes: &outcomes,
-    };
+    let outcomes = OutcomeNotifier::new(None, &inputs, &chunk);
+    let context = SendContext { inputs: &inputs, parts: &parts, routes: &admitted.routes, outcomes: &outcomes };
     let limit = admitted.routes[0].in_memory.clone().unwrap();
     let all = limit.available_permits();
     let held = limit.acquire_many(u32::try_from(all).unwrap()).await.unwrap();

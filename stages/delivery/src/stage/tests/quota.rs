@@ -1,11 +1,13 @@
 //! The send quota at the fence.
 
+use std::time::Duration;
+
 use schemas::{Lane, MessageKind, SendId};
 use uuid::Uuid;
 
 use super::panics::owed;
 use super::world::{Handle, World, row, within_a_day};
-use ledger::fence::{Fence, Ledger};
+use ledger::fence::{Answer, Change, Fence, Ledger};
 use ledger::quota::{QuotaDefaults, QuotaRemaining, remaining_quota};
 
 const USED: &str = "select coalesce(sum(used), 0)::int8 from send_usage where tenant_id = $1";
@@ -153,6 +155,34 @@ async fn a_fence_after_which_nothing_left_gives_back() {
     assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 2));
     assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));
     assert_eq!(quota_of(&world).await.remaining, Some(4));
+}
+
+#[tokio::test]
+async fn a_released_retry_gives_back_no_day_that_never_counted_it() {
+    within_a_day(async || {
+        let world = World::new().await;
+        let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+        let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
+        let fence = async || {
+            let send = owed(&world, &ledger, &[&batch]).await.remove(0);
+            let Fence::Passed { metered_on, .. } = ledger.fence(send.clone()).await else { panic!("not fenced") };
+            send.fenced(Some(metered_on))
+        };
+        // Deferred two days ago, and yesterday.
+        for night in ["update send_usage set day = day - 2 where tenant_id = $1", "select $1::uuid"] {
+            let later = Change::deferred(fence().await, "temporary", Answer::default(), Duration::ZERO);
+            ledger.record(later).await.await.unwrap();
+            world.run("update sends set fenced_at = fenced_at - interval '1 day' where tenant_id = $1").await;
+            world.run(night).await;
+        }
+        ledger.record(Change::released(fence().await, Duration::ZERO)).await.await.unwrap();
+        assert_eq!(world.states(&batch).await, ["queued"]);
+        let off = "select count(*) from send_usage where tenant_id = $1 and used < 0";
+        assert_eq!((world.number(USED).await, world.number(RECOUNTED).await, world.number(off).await), (1, 1, 0));
+        fence().await;
+        assert_eq!(world.number(USED).await, 1);
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -2,11 +2,35 @@
 
 use std::{io::ErrorKind, net::TcpListener};
 
+use ledger::fence::{Answer, Change, Fence, Ledger};
 use rstest::rstest;
-use runner::Stage;
-use schemas::{Signal, SignalKind};
+use runtime::Bus;
+use schemas::{Signal, SignalKind, subjects::stream};
 
+use super::panics::owed;
 use super::world::{Handle, World, row};
+use crate::stage::Delivery;
+
+/// A stage with a bus, which has no streams yet.
+async fn on_the_bus(world: &World) -> (Delivery, Bus) {
+    let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
+    let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();
+    let mut stage = world.stage();
+    stage.bus = Some(bus.clone());
+    (stage, bus)
+}
+
+/// The facts that the bus has.
+async fn published(bus: &Bus) -> Vec<Signal> {
+    let stream = bus.jetstream().get_stream(bus.prefixed(stream::SIGNALS)).await.unwrap();
+    let last = stream.get_info().await.unwrap().state.last_sequence;
+    let mut found = Vec::new();
+    for sequence in 1..=last {
+        let message = stream.get_raw_message(sequence).await.unwrap();
+        found.push(serde_json::from_slice(&message.payload).unwrap());
+    }
+    found
+}
 
 #[tokio::test]
 async fn sandbox_mail_is_captured_without_a_connection() {
@@ -119,16 +143,58 @@ async fn a_magic_recipient_is_suppressed_in_the_sandbox_without_a_row(
 async fn facts_of_magic_recipients_become_events(#[case] address: &str, #[case] facts: &[&str]) {
     let world = World::of_environment("sandbox").await;
     let batch = world.transactional_batch(address).await;
-    let stage = world.stage();
-    let told = stage.handle(std::slice::from_ref(&batch.rendered)).await.unwrap();
-    assert!(told.iter().all(|publication| publication.subject == "mail.v1.signal.sandbox"));
-    let signals: Vec<Signal> =
-        told.iter().map(|publication| serde_json::from_slice(&publication.body).unwrap()).collect();
+    let (stage, bus) = on_the_bus(&world).await;
+    bus.apply_streams().await.unwrap();
+    stage.deliver(&[&batch]).await.unwrap();
+    let signals = published(&bus).await;
     assert_eq!(signals.iter().map(|signal| signal.kind.label()).collect::<Vec<_>>(), facts);
     assert!(signals.iter().all(|signal| signal.send_id == batch.send(0) && signal.tenant_id == world.tenant));
     if let Some(SignalKind::Clicked { url, .. }) = signals.last().map(|signal| &signal.kind) {
         assert_eq!(url, "https://sandbox.test/");
     }
     // A repeat of the message finds nothing to do and publishes nothing.
-    assert!(stage.handle(std::slice::from_ref(&batch.rendered)).await.unwrap().is_empty());
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(published(&bus).await.len(), facts.len());
+}
+
+#[tokio::test]
+async fn a_mail_is_captured_when_its_facts_are_published() {
+    let world = World::of_environment("sandbox").await;
+    let batch = world.transactional_batch("delivered@sandbox.test").await;
+    let (stage, bus) = on_the_bus(&world).await;
+    // The bus takes nothing yet.
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    bus.apply_streams().await.unwrap();
+    stage.deliver(&[&batch]).await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    assert_eq!(published(&bus).await.len(), 1);
+    world.assert_counters_are_right().await;
+}
+
+#[tokio::test]
+async fn a_delivery_that_is_recorded_before_the_result_counts_once() {
+    let world = World::of_environment("sandbox").await;
+    let batch = world.transactional_batch("delivered@sandbox.test").await;
+    let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
+    let send = owed(&world, &ledger, &[&batch]).await.remove(0);
+    let Fence::Passed { metered_on, .. } = ledger.fence(send.clone()).await else { panic!("not fenced") };
+    let delivered = Signal {
+        signal_id: schemas::new_id(),
+        tenant_id: world.tenant,
+        send_id: send.id,
+        occurred_at: chrono::Utc::now(),
+        kind: SignalKind::Delivered,
+        ip: None,
+        user_agent: None,
+    };
+    let mut tx = world.pool.begin().await.unwrap();
+    ledger::facts::record(&mut tx, &[delivered], &[], 0).await.unwrap();
+    tx.commit().await.unwrap();
+    world.assert_counters_are_right().await;
+    let sent = Change::sent(send.fenced(Some(metered_on)), Answer::default()).by("capture", None);
+    ledger.record(sent).await.await.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
+    world.assert_counters_are_right().await;
+    assert_eq!(world.number("select sum(confirmed)::int8 from batches where tenant_id = $1").await, 0);
 }

@@ -34,6 +34,7 @@ pub fn classify(report: &BounceReport<'_>) -> (BounceClass, &'static str) {
     let known = meaning(codes.enhanced, report.text);
     let (class, rule) = match (known, report.hint, codes.reply) {
         (Some(meaning), ..) => (meaning.class, meaning.rule),
+        (None, Some(BounceClass::Hard), _) if codes.is_temporary() => (Class::Temporary, HINT),
         (None, Some(hint), _) => return (hint, HINT),
         (None, None, Some(code)) => (by_reply_code(code).class, by_reply_code(code).rule),
         (None, None, None) if codes.is_temporary() => (Class::Temporary, NOTHING),

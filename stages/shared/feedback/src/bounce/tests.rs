@@ -254,6 +254,9 @@ fn the_reporters_hint_counts_last() {
     let hint = Some(HARD);
     assert_eq!(classify(&BounceReport { hint, ..BounceReport::default() }), (HARD, HINT));
     assert_eq!(classify(&BounceReport { hint, enhanced_code: Some("5.7.1"), ..BounceReport::default() }).0, BLOCK);
+    // A temporary answer is no fact about the address, whoever says so.
+    assert_eq!(classify(&BounceReport { hint, enhanced_code: Some("4.0.0"), ..BounceReport::default() }), (SOFT, HINT));
+    assert_eq!(classify(&BounceReport { hint, text: "450 not now", ..BounceReport::default() }), (SOFT, HINT));
 }
 
 #[test]

@@ -27,6 +27,7 @@ use self::reply::InboundMail;
 use crate::{
     bounce::{self, BounceReport},
     form,
+    report::{self, ReportFinding},
 };
 
 /// The metadata key of the send's id.
@@ -65,7 +66,7 @@ pub struct ProviderEvent {
     pub at: Option<DateTime<Utc>>,
     /// What the event means.
     pub meaning: EventMeaning,
-    /// The recipients the event names: for mail that the ledger does not keep any more.
+    /// The recipients the event names: for mail that the ledger does not keep any more, and for hard bounces that name no mail.
     pub recipients: Vec<Address>,
     /// The client's address, for opens and clicks.
     pub ip: Option<String>,
@@ -165,6 +166,12 @@ impl MailRef {
         Self { recipients: parsed.filter_map(|address| Address::parse(address).ok()).collect(), ..self }
     }
 
+    /// True if this is enough to act on what the event means: a hard bounce is about the address, whatever the mail.
+    fn is_named_for(&self, meaning: &EventMeaning) -> bool {
+        let is_hard = matches!(meaning, EventMeaning::Fact(SignalKind::Bounced { class: BounceClass::Hard, .. }));
+        self.send_id.is_some() || self.message_id.is_some() || is_hard && !self.recipients.is_empty()
+    }
+
     /// An event about this mail. `event` and the mail's id make it unique.
     fn event(
         self,
@@ -172,7 +179,7 @@ impl MailRef {
         at: Option<DateTime<Utc>>,
         meaning: EventMeaning,
     ) -> Result<ProviderEvent, Malformed> {
-        if self.send_id.is_none() && self.message_id.is_none() && meaning != EventMeaning::Ignored {
+        if meaning != EventMeaning::Ignored && !self.is_named_for(&meaning) {
             return Err(Malformed("names_no_mail"));
         }
         Ok(ProviderEvent {
@@ -213,9 +220,10 @@ fn clicked(url: &Value) -> EventMeaning {
 }
 
 fn complained(feedback_type: &str) -> EventMeaning {
-    let known = ["abuse", "auth-failure", "fraud", "not-spam", "other", "virus"];
-    let feedback_type = known.into_iter().find(|known| *known == feedback_type).unwrap_or("abuse");
-    EventMeaning::Fact(SignalKind::Complained { feedback_type: feedback_type.to_owned() })
+    match report::of_type(feedback_type) {
+        ReportFinding::Fact(kind) => EventMeaning::Fact(kind),
+        ReportFinding::NoFact(_) => EventMeaning::Ignored,
+    }
 }
 
 fn unsubscribed() -> EventMeaning {

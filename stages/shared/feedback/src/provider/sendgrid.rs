@@ -28,7 +28,13 @@ pub(super) fn inbound_mail(raw: &[u8], budget: &Budget) -> Result<Option<Inbound
 
 pub(super) fn read(events: &Value) -> Result<Vec<ProviderEvent>, Malformed> {
     let events = events.as_array().ok_or(Malformed("not_an_array"))?;
-    events.iter().map(read_event).collect()
+    let read: Vec<_> = events.iter().map(read_event).collect();
+    // One odd event costs itself only, and is counted as ignored.
+    let ignored = || MailRef::default().event(String::new(), None, EventMeaning::Ignored);
+    match read.first() {
+        Some(Err(fault)) if read.iter().all(Result::is_err) => Err(*fault),
+        _ => read.into_iter().map(|event| event.or_else(|_| ignored())).collect(),
+    }
 }
 
 fn read_event(event: &Value) -> Result<ProviderEvent, Malformed> {
@@ -46,8 +52,8 @@ fn read_event(event: &Value) -> Result<ProviderEvent, Malformed> {
         "unsubscribe" | "group_unsubscribe" => unsubscribed(),
         _ => EventMeaning::Ignored,
     };
-    // Other mail that was sent through the same account.
-    let is_foreign = named.send_id.is_none() && named.message_id.is_none();
+    // Other mail that was sent through the same account; or a bounce that came late, which SendGrid reports without ids.
+    let is_foreign = !named.is_named_for(&meaning);
     let meaning = if is_foreign { EventMeaning::Ignored } else { meaning };
     let unique = match text(&event["sg_event_id"]) {
         Some(id) => id.to_owned(),

@@ -100,7 +100,10 @@ fn unique<'a>(part: &'a Value, mail: &'a str) -> &'a str {
 fn bounce(part: &Value) -> EventMeaning {
     let recipient = &part["bouncedRecipients"][0];
     let reason_text = text(&recipient["diagnosticCode"]).unwrap_or_default();
+    // An absence note is reported as a bounce, without the parts of a delivery report.
+    let is_note = recipient["action"].is_null() && recipient["status"].is_null() && reason_text.is_empty();
     let hint = match (text(&part["bounceType"]).unwrap_or_default(), text(&part["bounceSubType"]).unwrap_or_default()) {
+        ("Transient", "General") if is_note => return EventMeaning::Accepted,
         // Never sent; SES invents the codes.
         (_, "Suppressed" | "OnAccountSuppressionList" | "UnsubscribedRecipient") => {
             return withheld(SUPPRESSED, reason_text);

@@ -1,7 +1,7 @@
 //! Delivery status notifications (RFC 3464; RFC 6533 for international ones).
 
 use runtime::{Budget, Spent};
-use schemas::SignalKind;
+use schemas::{Address, BounceClass, SignalKind};
 
 use super::{
     NoFactReason, ReportFinding,
@@ -10,6 +10,9 @@ use super::{
     plain,
 };
 use crate::bounce::{BounceReport, Codes, bounce_fact};
+
+/// The rule's name if the address that does not exist is one that our recipient forwards to.
+const FORWARDED: &str = "forwarded";
 
 /// What became of a recipient, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,5 +69,20 @@ fn bounce(group: &MailHeader, mail: &MailParts) -> SignalKind {
         String::new()
     };
     let report = if written.is_empty() { report } else { BounceReport { text: &written, ..report } };
-    bounce_fact(&report)
+    match bounce_fact(&report) {
+        SignalKind::Bounced { class: BounceClass::Hard, smtp_code, enhanced_code, diagnostic, .. }
+            if is_forwarded(group) =>
+        {
+            let (class, rule) = (BounceClass::Soft, FORWARDED.to_owned());
+            SignalKind::Bounced { class, smtp_code, enhanced_code, diagnostic, rule }
+        }
+        fact => fact,
+    }
+}
+
+/// True if the report says that the mail was for another address first: it was forwarded, and what became of the target says nothing about
+/// our recipient.
+fn is_forwarded(group: &MailHeader) -> bool {
+    let address = |name| Address::parse(group.untyped(name)?.trim_matches(['<', '>', ' '])).ok();
+    address("original-recipient").zip(address("final-recipient")).is_some_and(|(first, last)| first != last)
 }

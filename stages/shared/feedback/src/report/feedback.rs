@@ -27,19 +27,29 @@ pub struct Proofs {
 impl Proofs {
     /// The send the report is about. Its tenant as well, where the token names it.
     pub fn send(&self, tokens: &TokenKeys) -> Option<(Option<Uuid>, Uuid)> {
-        let paths = self.original_mail_from.iter().chain(&self.return_path);
-        let returned = paths.filter_map(|path| crate::returned_send(path, tokens)).next();
-        returned.map(|send| (None, send)).or_else(|| {
+        self.returned(tokens).next().map(|send| (None, send)).or_else(|| {
             let claims = self.leaving(tokens)?;
             Some((Some(claims.tenant_id), claims.send_id))
         })
     }
 
-    /// Tenant and contact, where the token names them: for a send that is not kept any more.
+    /// True if a return path proves this send. An ordinary forward leaves it out, one as an attachment carries it; the link to leave by goes
+    /// along with every forward.
     #[must_use]
-    pub fn contact(&self, tokens: &TokenKeys) -> Option<(Uuid, Uuid)> {
-        let claims = self.leaving(tokens)?;
+    pub fn is_returned(&self, send: Uuid, tokens: &TokenKeys) -> bool {
+        self.returned(tokens).any(|returned| returned == send)
+    }
+
+    /// Tenant and contact, where the token names them: for a send that is not kept any more. The token must be that send's.
+    #[must_use]
+    pub fn contact(&self, send: Uuid, tokens: &TokenKeys) -> Option<(Uuid, Uuid)> {
+        let claims = self.leaving(tokens).filter(|claims| claims.send_id == send)?;
         Some((claims.tenant_id, claims.contact()?))
+    }
+
+    fn returned(&self, tokens: &TokenKeys) -> impl Iterator<Item = Uuid> {
+        let paths = self.original_mail_from.iter().chain(&self.return_path);
+        paths.filter_map(move |path| crate::returned_send(path, tokens))
     }
 
     fn leaving(&self, tokens: &TokenKeys) -> Option<TokenClaims> {
@@ -64,14 +74,19 @@ pub(super) fn read(mail: &MailParts, fields: Option<&[MailHeader]>, arrival: Arr
         let bare = arrival == Arrival::Feedback && mail.carried.is_some() && mail.status.is_none();
         return bare.then(|| complaint("abuse"));
     };
-    let kind = fields.iter().find_map(|group| group.get("feedback-type")).unwrap_or("other").to_ascii_lowercase();
-    Some(match kind.as_str() {
+    Some(of_type(fields.iter().find_map(|group| group.get("feedback-type")).unwrap_or("other")))
+}
+
+/// What a report of this feedback type says, whether it came by mail or a provider names it.
+pub(crate) fn of_type(feedback_type: &str) -> ReportFinding {
+    let kind = feedback_type.to_ascii_lowercase();
+    match kind.as_str() {
         // RFC 6591: an authentication failure, which is no complaint.
         "auth-failure" | "dmarc" => ReportFinding::NoFact(NoFactReason::AuthFailure),
         "opt-out" | "opt-out-list" => ReportFinding::Fact(SignalKind::Unsubscribed { method: "provider".to_owned() }),
         "abuse" | "fraud" | "virus" | "other" | "not-spam" => complaint(&kind),
         unknown => complaint(&unknown.chars().filter(char::is_ascii_graphic).take(TYPE_CHARS).collect::<String>()),
-    })
+    }
 }
 
 fn complaint(kind: &str) -> ReportFinding {

@@ -18,6 +18,7 @@ use schemas::SignalKind;
 use serde::{Deserialize, Serialize};
 
 pub use self::feedback::Proofs;
+pub(crate) use self::feedback::of_type;
 use self::{header::MailHeader, parts::MailParts};
 
 /// The most bytes of a mail that are parsed. Reports come first, before the mail they carry.

@@ -229,6 +229,25 @@ fn a_mail_that_comes_back_says(#[case] raw: Vec<u8>, #[case] expected: &str) {
     assert_eq!(said, expected);
 }
 
+#[rstest]
+#[case::sent_to_it("Original-Recipient: rfc822; <Ann@Example.org>", BounceClass::Hard)]
+#[case::forwarded_to_it("Original-Recipient: rfc822;bob@example.net", BounceClass::Soft)]
+#[case::a_report_that_names_no_other("X-Display-Name: Ann", BounceClass::Hard)]
+fn a_forwarding_target_that_is_gone_says_nothing_about_our_recipient(
+    #[case] original: &str,
+    #[case] expected: BounceClass,
+) {
+    let report = String::from_utf8(dsn(DAEMON, FAILED, "", POSTFIX)).unwrap();
+    // The mail is a copy: its `To` is the main recipient.
+    let report = report.replace("Message-ID: <1", "To: bob@example.net\r\nMessage-ID: <1");
+    let report = report.replace("Original-Recipient: rfc822;ann@example.org", original);
+    let ReportFinding::Fact(SignalKind::Bounced { class, .. }) = said(report.as_bytes(), Arrival::ReturnPath, true)
+    else {
+        panic!("no bounce")
+    };
+    assert_eq!(class, expected);
+}
+
 #[test]
 fn mail_with_a_null_sender_is_never_a_human_reply() {
     let answer = mail("From: Ann <ann@example.org>\nSubject: Re: Spring offers", "Yes.");
@@ -259,7 +278,12 @@ fn a_report_counts_for_the_send_whose_signed_part_it_carries() {
     let link = format!(
         "Subject: a\nList-Unsubscribe:\n <https://link.acme.example/u/{leave}>\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\n\nb"
     );
-    assert_eq!(proved(&arf("Feedback-Type: abuse", &link), &tokens), Some((Some(tenant), send)));
+    let by_link = arf("Feedback-Type: abuse", &link);
+    assert_eq!(proved(&by_link, &tokens), Some((Some(tenant), send)));
+    for (mail, is_returned) in [(&by_field, true), (&by_path, true), (&by_link, false)] {
+        let proofs = read(mail, Arrival::Feedback, true, &Budget::new(LIMITS)).unwrap().proofs;
+        assert_eq!(proofs.is_returned(send, &tokens), is_returned, "a link goes along with every forward");
+    }
     let claimed =
         arf("Feedback-Type: abuse", &format!("X-Postrider-Send: {send}\nMessage-ID: <{send}@acme.example>\n\nb"));
     assert_eq!(proved(&claimed, &tokens), None, "a send's id alone proves nothing");

@@ -1,14 +1,12 @@
--- Merges the shards of past hours, to which only late opens and clicks are still added. $1 how many totals at
--- most. Served by rollups_by_hour. Answers how many rows were saved.
-with past as (
-    select tenant_id, hour, kind, event from rollups
-    where hour between now() - interval '3 days' and now() - interval '2 hours'
-    group by tenant_id, hour, kind, event having count(*) > 1
-    order by tenant_id, hour, kind, event limit $1
-), taken as (
-    delete from rollups r using past p
-    where r.tenant_id = p.tenant_id and r.hour = p.hour and r.kind = p.kind and r.event = p.event and r.shard <> 0
-    returning r.tenant_id, r.hour, r.kind, r.event, r.count
+-- Moves the shards of past hours, to which only late opens and clicks are still added, to their first one. $1 how many rows at most.
+-- Served by `rollups_shards`. Rows that a writer holds are left for the next run. Answers how many were moved.
+with taken as (
+    delete from rollups where ctid = any(array(
+        select r.ctid from rollups r
+        where r.shard <> 0 and r.hour < now() - interval '2 hours'
+        order by r.hour limit $1
+        for update skip locked))
+    returning tenant_id, hour, kind, event, count
 ), merged as (
     insert into rollups as r (tenant_id, hour, kind, event, shard, count)
     select tenant_id, hour, kind, event, 0, sum(count) from taken

@@ -57,8 +57,10 @@ set queued = j.queued, fenced = j.fenced, deferred = j.deferred, sent = j.sent, 
         when 'held' then null
         -- What is due already may be in a worker's hands, or became due after the batch was read.
         when 'resting' then case when j.due <= now() then now() + interval '2 seconds' else j.due end
-        -- A batch whose sends are being fenced is in a worker's hands: a second announcement would only lose at the fences.
+        -- What is set aside for a day stays so (`owed::set_aside`). A batch whose sends are being fenced is in a worker's hands: a second
+        -- announcement would only lose at the fences.
         else coalesce(
+            case when b.state = 'announced' and b.announce_after > now() + interval '1 hour' then b.announce_after end,
             now() + make_interval(secs => j.announce_in),
             case when j.lease_seconds > 0 then greatest(b.announce_after, now() + interval '15 seconds') end,
             b.announce_after, now() + interval '60 seconds')

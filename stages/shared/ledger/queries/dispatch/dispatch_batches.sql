@@ -124,7 +124,10 @@ with recursive direct as (
     ) b
     where not exists (select from tenants t where t.id = d.tenant_id and t.paused_at is not null)
 ), paced as materialized (
-    select r.tenant_id, r.id, greatest(p.next_at, now() - interval '1 second') as next_at, r.pace - used.sends as remaining
+    -- Further ahead than a minute's mail is only what a clock noted that was set back since.
+    select r.tenant_id, r.id,
+           case when p.next_at > now() + interval '60 seconds' then now() else greatest(p.next_at, now() - interval '1 second') end as next_at,
+           r.pace - used.sends as remaining
     from running r
     join campaign_paces p on p.tenant_id = r.tenant_id and p.campaign_id = r.id
     cross join lateral (
@@ -138,7 +141,7 @@ with recursive direct as (
             select q.dispatched_sends
             from batches q
             where q.tenant_id = r.tenant_id and q.campaign_id = r.id and q.dispatched_sends is not null and q.state <> 'announced'
-              and q.quiet_at > now() - interval '60 seconds'
+              and q.quiet_at between now() - interval '60 seconds' and now() + interval '60 seconds'
         ) b
     ) used
     where r.pace is not null

@@ -18,7 +18,7 @@ with due as (
     left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
     where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting', 'timed') and b.announce_after <= now()
       and (c.id is null
-           or c.status = 'sending' and (not c.paused or b.state = 'announced' and b.fenced = 0))
+           or c.status = 'sending' and (not c.paused or b.fenced = 0))
     order by b.announce_after
     limit $1
     for update of b skip locked
@@ -42,7 +42,11 @@ with due as (
 update batches b
 set state = f.state,
     announcement = b.announcement + (f.state = 'announced')::integer,
-    quiet_at = case when b.state = 'announced' and f.state <> 'announced' then now() else b.quiet_at end,
+    quiet_at = case
+        when b.state = 'announced' and f.state <> 'announced' then now()
+        when b.lane = 'priority' and b.state <> 'announced' and f.state = 'announced' then now()
+        else b.quiet_at
+    end,
     announce_after = case f.state
         when 'announced' then now() + make_interval(
             secs => case b.lane when 'priority' then $3::float8 else $2::float8 end * least(power(2, least(b.announcement, 5)), 30))

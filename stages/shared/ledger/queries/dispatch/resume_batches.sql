@@ -9,6 +9,6 @@ with aside as (
     for update of b skip locked
 )
 update batches b
-set state = 'announced', announce_after = now()
+set state = 'announced', announce_after = now(), quiet_at = now()
 from aside a
 where b.tenant_id = a.tenant_id and b.id = a.id

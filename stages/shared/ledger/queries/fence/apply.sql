@@ -6,10 +6,10 @@ with asked as (
     select *
     from unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::int2[], $8::text[], $9::text[],
-        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[], $19::int2[]
+        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[], $19::int2[], $20::bool[]
     ) with ordinality as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
             wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id,
-            tried, position)
+            tried, given_back, position)
 ), known as (
     -- Since when an outcome is unknown. The batch is locked: nothing moves the send meanwhile.
     select a.*, case when a.from_state = 'unknown' then (
@@ -22,8 +22,8 @@ with asked as (
         reason = case when a.to_state = 'deferred' then coalesce(a.reason, s.reason) else a.reason end,
         fence_token = case when a.to_state = 'unknown' then s.fence_token end,
         lease_until = null,
-        -- A send with a fence counts against the quota; one that is given back does not.
-        fenced_at = case when a.from_state <> 'fenced' or a.to_state <> 'queued' then s.fenced_at end,
+        -- A send with a fence counts against the quota; one whose first fence is given back does not.
+        fenced_at = case when not a.given_back then s.fenced_at end,
         next_attempt_at = now() + make_interval(secs => a.wait_seconds),
         attempts = s.attempts + a.attempts,
         doubtful = s.doubtful + a.doubtful,

@@ -1,7 +1,7 @@
 -- The contacts whose mailbox bounced softly $3 times within $4 seconds, with no mail that arrived after the first of these. $1 tenants,
 -- $2 contacts; none of them is locked yet: reading takes long where there are many campaigns. Most contacts have fewer bounces, so these
--- are counted first. Arrived mail is searched among the campaigns of that time, by sends_once_per_campaign, and among other mail, by
--- sends_by_contact.
+-- are counted first. Arrived mail is searched among the campaigns that were not over before that time, by campaigns_by_end and
+-- sends_once_per_campaign, and among other mail, by sends_by_contact.
 with bounced as materialized (
     select w.tenant_id, w.id
     from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
@@ -20,7 +20,8 @@ cross join lateral (
             where s.tenant_id = k.tenant_id and s.campaign_id = k.id and s.contact_id = w.id and s.month = k.month
             offset 0
         ) s
-        where k.tenant_id = w.tenant_id and k.launched_at > now() - make_interval(secs => $4) - interval '3 days'
+        where k.tenant_id = w.tenant_id and k.launched_at is not null
+          and coalesce(k.completed_at, 'infinity'::timestamptz) > now() - make_interval(secs => $4) - interval '3 days'
         union all
         select s.* from sends s
         where s.tenant_id = w.tenant_id and s.contact_id = w.id and s.campaign_id is null

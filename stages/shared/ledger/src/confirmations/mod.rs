@@ -8,12 +8,16 @@ mod mail;
 mod sweep;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use runtime::{MasterKeys, column};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::preferences::ConsentEvidence;
 
 pub use sweep::SendConfirmations;
+
+/// Contacts whose earlier mails are looked up at once.
+const CONTACTS_AT_ONCE: usize = 10_000;
 
 /// How often and how long contacts are asked to confirm their consent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
@@ -65,21 +69,77 @@ impl Default for ConfirmationSettings {
 
 /// Asks those of the contacts to confirm whose consent is pending. A contact that was asked lately, or often enough, is not asked again, and
 /// neither is a suppressed address. Bulk requests are mailed when no single one waits. Answers which contacts it asks. Takes effect when the
-/// caller commits.
+/// caller commits. `keys`: mails to an address before its contact was erased and made anew count against its limits.
 pub async fn request(
     db: &mut PgConnection,
     tenant: Uuid,
     contacts: &[Uuid],
     is_bulk: bool,
     settings: &ConfirmationSettings,
+    keys: &MasterKeys,
 ) -> sqlx::Result<Vec<Uuid>> {
     if contacts.is_empty() {
         return Ok(Vec::new());
     }
-    let (gap, most) = (settings.confirmation_gap_hours, settings.confirmation_mails_max);
-    sqlx::query_file_scalar!("queries/confirmations/request.sql", tenant, contacts, gap, most, is_bulk)
-        .fetch_all(db)
-        .await
+    let earlier = mails_before_erasure(&mut *db, tenant, contacts, keys).await?;
+    sqlx::query_file_scalar!(
+        "queries/confirmations/request.sql",
+        tenant,
+        contacts,
+        settings.confirmation_gap_hours,
+        settings.confirmation_mails_max,
+        is_bulk,
+        &column(&earlier, |earlier| earlier.contact_id),
+        &column(&earlier, |earlier| earlier.mails),
+        &column(&earlier, |earlier| earlier.last_mail_at) as &[Option<DateTime<Utc>>],
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Mails that asked an address to confirm before its contact was erased.
+#[derive(Debug)]
+struct EarlierMails {
+    /// The contact that has the address now.
+    contact_id: Uuid,
+    mails: i32,
+    last_mail_at: Option<DateTime<Utc>>,
+}
+
+/// The mails to the addresses of those contacts that were not asked yet, from before an erasure.
+async fn mails_before_erasure(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    contacts: &[Uuid],
+    keys: &MasterKeys,
+) -> sqlx::Result<Vec<EarlierMails>> {
+    let mut found = Vec::new();
+    for some in contacts.chunks(CONTACTS_AT_ONCE) {
+        let unasked = sqlx::query!(
+            "select c.id, c.address from contacts c
+             where c.tenant_id = $1 and c.id = any ($2)
+               and not exists (select from confirmations f where f.tenant_id = $1 and f.contact_id = c.id)",
+            tenant,
+            some,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        if unasked.is_empty() {
+            continue;
+        }
+        let earlier = sqlx::query_as!(
+            EarlierMails,
+            r#"select w.contact_id as "contact_id!", f.mails, f.last_mail_at
+               from unnest($2::uuid[], $3::text[]) as w (contact_id, erased)
+               join contacts c on c.tenant_id = $1 and c.address = w.erased
+               join confirmations f on f.tenant_id = $1 and f.contact_id = c.id"#,
+            tenant,
+            &column(&unasked, |contact| contact.id),
+            &column(&unasked, |contact| keys.erased_address(tenant, &contact.address)),
+        );
+        found.extend(earlier.fetch_all(&mut *db).await?);
+    }
+    Ok(found)
 }
 
 /// What became of a confirmation, for the page behind the link.
@@ -155,10 +215,27 @@ pub async fn withdraw(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sql
     Ok(withdrawn.execute(db).await?.rows_affected() > 0)
 }
 
-/// Deletes what is held of a contact that is erased.
-pub async fn erase(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<()> {
-    sqlx::query!("delete from confirmations where tenant_id = $1 and contact_id = $2", tenant, contact)
-        .execute(db)
-        .await
-        .map(drop)
+/// Deletes what is held of a contact that is erased, but for how many mails its address got, and when: an erasure is no way to get more of
+/// them. `erased` stands for the address; the first contact that was erased with it keeps the numbers.
+pub async fn erase(db: &mut PgConnection, tenant: Uuid, contact: Uuid, erased: &str) -> sqlx::Result<()> {
+    let held = sqlx::query!(
+        "delete from confirmations where tenant_id = $1 and contact_id = $2 returning mails, last_mail_at",
+        tenant,
+        contact,
+    );
+    let Some(held) = held.fetch_optional(&mut *db).await?.filter(|held| held.mails > 0) else { return Ok(()) };
+    sqlx::query!(
+        "insert into confirmations (tenant_id, contact_id, state, mails, last_mail_at)
+         select c.tenant_id, c.id, 'withdrawn', $3::integer, $4::timestamptz from contacts c where c.tenant_id = $1 and c.address = $2
+         on conflict (tenant_id, contact_id) do update
+         set mails = greatest(confirmations.mails, excluded.mails),
+             last_mail_at = greatest(confirmations.last_mail_at, excluded.last_mail_at)",
+        tenant,
+        erased,
+        held.mails,
+        held.last_mail_at,
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }

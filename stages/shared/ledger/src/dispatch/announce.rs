@@ -68,15 +68,20 @@ impl AnnouncedRequest {
         (self.tenant_id, work)
     }
 
+    /// Whether it belongs in the prompt queue, if it becomes so many sends.
+    fn is_prompt(&self, sends: usize) -> bool {
+        !self.is_bulk && sends <= PROMPT_BATCH_MAX
+    }
+
     /// The message that announces it, and with it all requests of the same work, which become so many sends together.
-    fn publication(&self, sends: usize) -> Result<Publication, StageError> {
-        let Self { tenant_id, request_id, product, environment, kind, announcements, is_bulk, .. } = self;
+    fn publication(&self, sends: usize, is_bulk: bool) -> Result<Publication, StageError> {
+        let Self { tenant_id, request_id, product, environment, kind, announcements, .. } = self;
         let message = RequestAnnounced {
             count: u32::try_from(sends).ok().filter(|count| *count > 1),
-            is_bulk: *is_bulk,
+            is_bulk,
             ..RequestAnnounced::of(*tenant_id, *request_id, *kind)
         };
-        let subject = if *is_bulk || sends > PROMPT_BATCH_MAX {
+        let subject = if is_bulk {
             subjects::accepted_array(product, *environment)
         } else {
             subjects::accepted(product, *environment, *kind)
@@ -107,15 +112,24 @@ pub(super) async fn batches(pool: &PgPool, bus: &Bus, announced: &[AnnouncedBatc
     Err(refused.into())
 }
 
-/// Publishes announcements of requests, one for each piece of work. If the bus refuses them, the ledger takes them back, as in [`batches`].
+/// Publishes announcements of requests, one for each piece of work. What a tenant has due beyond a prompt batch belongs in no prompt
+/// queue, as if it had come in one array. If the bus refuses them, the ledger takes them back, as in [`batches`].
 pub(super) async fn requests(pool: &PgPool, bus: &Bus, announced: &[AnnouncedRequest]) -> Result<(), StageError> {
     let spans = traced::spans_of_requests(pool, announced).await;
     let mut works: BTreeMap<trace::TracedWork, (&AnnouncedRequest, usize)> = BTreeMap::new();
     for request in announced {
         works.entry(request.work()).or_insert((request, 0)).1 += usize::try_from(request.sends).unwrap_or(1);
     }
+    let mut prompt: BTreeMap<Uuid, usize> = BTreeMap::new();
     let publication = |(work, (first, sends)): (&trace::TracedWork, &(&AnnouncedRequest, usize))| {
-        trace::scope(spans.get(work).map(trace::Span::ambient), || first.publication(*sends))
+        let is_mail = first.kind == RequestKind::Transactional;
+        let mut bulk = is_mail && !first.is_prompt(*sends);
+        if is_mail && !bulk {
+            let taken = prompt.entry(first.tenant_id).or_default();
+            *taken += sends;
+            bulk = *taken > PROMPT_BATCH_MAX;
+        }
+        trace::scope(spans.get(work).map(trace::Span::ambient), || first.publication(*sends, bulk))
     };
     let publications = works.iter().map(publication).collect::<Result<Vec<_>, _>>()?;
     let Err(refused) = bus.publish_all(publications).await else { return Ok(()) };

@@ -157,8 +157,8 @@ impl Erasure {
         Ok(Self::after(rows.last().map(|row| row.campaign_id), rows.len(), CAMPAIGNS))
     }
 
-    /// Answers of servers and details of clients for these sends, and stored copies of the mails: with those of a request's own recipient, the
-    /// copies that others get, for they have the same data.
+    /// Answers of servers and details of clients for these sends, mail that came back and could not be read, and stored copies of the
+    /// mails: with those of a request's own recipient, the copies that others get, for they have the same data.
     async fn erase_send_details(&self, db: &mut PgConnection, sends: &[Uuid]) -> sqlx::Result<()> {
         if sends.is_empty() {
             return Ok(());
@@ -189,6 +189,9 @@ impl Erasure {
         sqlx::query!(
             "with captured as (
                  delete from captured_mails where tenant_id = $1 and send_id = any ($2)
+             ), given_up as (
+                 update inbound_mails set head = null
+                 where tenant_id = $1 and send_id = any ($2) and due_at is null and head is not null
              )
              delete from renditions r
              using (

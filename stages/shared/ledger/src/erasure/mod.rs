@@ -23,8 +23,8 @@ use uuid::Uuid;
 const SLICE: i64 = 500;
 /// Campaigns searched for a send to the contact in one slice.
 const CAMPAIGNS: i64 = 200;
-/// Stored answers read in one slice.
-const ANSWERS: i64 = 2_000;
+/// Stored answers or provider events read in one slice. No index finds an address among them.
+const UNINDEXED: i64 = 5_000;
 /// The most erasures that one slice of stored answers or provider events serves.
 const GROUP_MAX: i64 = 100;
 
@@ -120,11 +120,27 @@ impl Sweep for Erasures {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
+        // While others are in the middle of what all of them look through, an erasure waits, and begins with all that have come meanwhile:
+        // each alone, they would never meet. Those that wait for the late steps are left out by the time. The inner queries name
+        // no column of the outer one: they are read once, not for each erasure.
         let first = sqlx::query_as!(
             Erasure,
-            r#"select tenant_id, contact_id, coalesce(address, '') as "address!", step, cursor_id, cursor_text, asked_at
-               from erasures
-               where finished_at is null and due_at <= now() order by due_at limit 1 for update skip locked"#
+            r#"select e.tenant_id, e.contact_id, coalesce(e.address, '') as "address!", e.step, e.cursor_id, e.cursor_text, e.asked_at
+               from erasures e
+               where e.finished_at is null and e.due_at <= now()
+                 and (e.step not in ($1, $2) or e.cursor_id <> $3
+                      or e.step = $1
+                         and not exists (select from erasures o
+                                         where o.finished_at is null and o.due_at <= now() + interval '1 hour'
+                                           and o.step = $1 and o.cursor_id <> $3)
+                      or e.step = $2
+                         and e.tenant_id not in (select o.tenant_id from erasures o
+                                                 where o.finished_at is null and o.due_at <= now() + interval '1 hour'
+                                                   and o.step = $2 and o.cursor_id <> $3))
+               order by e.due_at limit 1 for update of e skip locked"#,
+            ErasureStep::Answers.as_str(),
+            ErasureStep::InboundEvents.as_str(),
+            Uuid::nil(),
         );
         let Some(first) = first.fetch_optional(&mut *tx).await? else { return Ok(0) };
         // A step of another version: begin again, every step is harmless to repeat.
@@ -140,7 +156,7 @@ impl Sweep for Erasures {
 
 impl Erasure {
     /// In the steps that look through what has no index over addresses, the erasures in the same place, which read the same slice: of all
-    /// tenants, or of its own. Mostly none. Erasures that were requested together get to such a step together.
+    /// tenants, or of its own. Mostly none. Those that came while others looked through it begin together.
     async fn others(&self, db: &mut PgConnection, step: ErasureStep) -> sqlx::Result<Vec<Self>> {
         let of_tenant = match step {
             ErasureStep::Answers => None,

@@ -4,7 +4,7 @@ use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{ANSWERS, Cursor, Erasure, SLICE};
+use super::{Cursor, Erasure, SLICE, UNINDEXED};
 
 impl Erasure {
     /// Requests whose payload holds the address, with their attachments: the payload is emptied, which also removes the request from the
@@ -141,7 +141,8 @@ impl Erasure {
     }
 
     /// Stored answers of the contact's tenant that hold its address: a key may serve several tenants. The row stays as a refusal, because a
-    /// repeated request must not be executed again.
+    /// repeated request must not be executed again. An address of which this one is a part is another one; a line break of JSON before it
+    /// and a full stop after it are no parts of it.
     pub(super) async fn answers(&self, db: &mut PgConnection, group: &[&Self]) -> sqlx::Result<Cursor> {
         let row = sqlx::query!(
             r#"with slice as materialized (
@@ -156,28 +157,29 @@ impl Erasure {
                    where i.key_id = l.key_id and i.idempotency_key = l.idempotency_key and l.tenant_id = any ($4)
                      and exists (
                          select from unnest($4::uuid[], $5::text[], $6::timestamptz[]) as w (tenant_id, address, asked_at)
+                         cross join lateral (select encode(convert_to(w.address, 'UTF8'), 'escape') as octets) a
                          where w.tenant_id = l.tenant_id and i.created_at <= w.asked_at
-                           and strpos(t.body, encode(convert_to(w.address, 'UTF8'), 'escape')) > 0)
+                           and strpos(t.body, a.octets) > 0
+                           and t.body ~ ('(^|[^a-z0-9._+-]|\\\\[bfnrt])' || regexp_replace(a.octets, '([^a-z0-9])', '\\\1', 'g')
+                                         || '(?!\.?[a-z0-9-])'))
                )
                select key_id, idempotency_key, (select count(*) from slice) as "found!"
                from slice order by key_id desc, idempotency_key desc limit 1"#,
             self.cursor_id,
             self.cursor_text,
-            ANSWERS,
+            UNINDEXED,
             &column(group, |erasure| erasure.tenant_id),
             &column(group, |erasure| erasure.address.as_str()) as &[&str],
             &column(group, |erasure| erasure.asked_at),
         )
         .fetch_optional(db)
         .await?;
-        Ok(row.filter(|row| row.found >= ANSWERS).map(|row| (row.key_id, row.idempotency_key)))
+        Ok(row.filter(|row| row.found >= UNINDEXED).map(|row| (row.key_id, row.idempotency_key)))
     }
 
     /// Raw provider events that were handled, be they JSON or a form. An unhandled one is kept: it may be an opt-out.
     pub(super) async fn inbound_events(&self, db: &mut PgConnection, group: &[&Self]) -> sqlx::Result<Cursor> {
-        let in_forms = column(group, |erasure| {
-            url::form_urlencoded::byte_serialize(erasure.address.as_bytes()).collect::<String>().to_ascii_lowercase()
-        });
+        let spellings: Vec<String> = group.iter().flat_map(|erasure| spellings(&erasure.address)).collect();
         let events = sqlx::query_scalar!(
             "with slice as materialized (
                  select id, raw, due_at from inbound_events where tenant_id = $1 and id > $2 order by id limit $3
@@ -187,19 +189,18 @@ impl Erasure {
                  cross join lateral (select lower(encode(l.raw, 'escape')) as raw offset 0) t
                  where i.tenant_id = $1 and i.id = l.id and l.due_at is null
                    and exists (
-                       select from unnest($4::text[], $5::text[]) as w (address, in_a_form)
-                       where strpos(t.raw, encode(convert_to(w.address, 'UTF8'), 'escape')) > 0 or strpos(t.raw, w.in_a_form) > 0)
+                       select from unnest($4::text[]) as w (spelling)
+                       where strpos(t.raw, encode(convert_to(w.spelling, 'UTF8'), 'escape')) > 0)
              )
              select id from slice order by id",
             self.tenant_id,
             self.cursor_id,
-            SLICE,
-            &column(group, |erasure| erasure.address.as_str()) as &[&str],
-            &in_forms,
+            UNINDEXED,
+            &spellings,
         )
         .fetch_all(db)
         .await?;
-        Ok(Self::after(events.last().copied(), events.len(), SLICE))
+        Ok(Self::after(events.last().copied(), events.len(), UNINDEXED))
     }
 
     /// Pending facts: details of clients and servers are removed, the fact stays.
@@ -239,5 +240,51 @@ impl Erasure {
         .execute(db)
         .await?;
         Ok(None)
+    }
+}
+
+/// How providers write an address, in lower case: its domain in A-labels or U-labels; plain, in a form, or in JSON of ASCII, where some
+/// encoders also escape what is special in HTML.
+fn spellings(address: &str) -> Vec<String> {
+    let with_unicode_domain = schemas::Address::parse(address).map(|address| address.with_unicode_domain());
+    let of = |address: String| {
+        let in_a_form: String = url::form_urlencoded::byte_serialize(address.as_bytes()).collect();
+        [in_a_form.to_ascii_lowercase(), in_ascii_json(&address, ""), in_ascii_json(&address, "&'+"), address]
+    };
+    let mut all: Vec<String> = [address.to_owned()].into_iter().chain(with_unicode_domain).flat_map(of).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// A text in JSON of ASCII, in lower case: these characters are escaped, too.
+fn in_ascii_json(text: &str, escaped: &str) -> String {
+    let units =
+        |c: char| -> String { c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect() };
+    text.chars().map(|c| if c.is_ascii() && !escaped.contains(c) { c.to_string() } else { units(c) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("ann@example.com", r#"{"Email": "Ann@Example.com"}"#)]
+    #[case("ann@example.com", "recipient=Ann%40example.com&x=1")]
+    #[case("ann+b@example.com", r#"{"email":"ann\u002Bb@example.com"}"#)]
+    #[case("ann+b@example.com", "recipient=ann%2Bb%40example.com")]
+    #[case("jürgen@example.com", r#"{"email":"j\u00FCrgen@example.com"}"#)]
+    #[case("ann@xn--bcher-kva.example", r#"{"email":"ann@bücher.example"}"#)]
+    #[case("ann@xn--bcher-kva.example", r#"{"email":"ann@b\u00fccher.example"}"#)]
+    #[case("ann@xn--bcher-kva.example", "recipient=ann%40b%C3%BCcher.example")]
+    fn an_address_is_found_as_providers_write_it(#[case] address: &str, #[case] raw: &str) {
+        let (raw, spellings) = (raw.to_lowercase(), spellings(address));
+        assert!(spellings.iter().any(|spelling| raw.contains(spelling)), "{raw}: {spellings:?}");
+    }
+
+    #[test]
+    fn a_plain_address_is_searched_in_two_spellings() {
+        assert_eq!(spellings("ann@example.com"), ["ann%40example.com", "ann@example.com"]);
     }
 }

@@ -101,8 +101,10 @@ pub struct SendAttempt {
     pub doubtful: i16,
     /// The provider route of this attempt; as it was read, that of the last. `None`: the platform's relay.
     pub route: Option<Uuid>,
-    /// The UTC day it counts on against the quota: that of its fence. `None`: it does not count (yet).
+    /// The UTC day of its last fence, and of the first the day it counts on against the quota. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
+    /// The fence of this attempt is the one that counts: it is given back if nothing left.
+    pub counts: bool,
     /// The time that it waited for, with its batch or alone: its mail is dated by it.
     pub due_at: Option<DateTime<Utc>>,
     /// Its permit under the warm-up cap of its domain.
@@ -130,7 +132,8 @@ impl SendAttempt {
 
     /// The send after a fence that was committed on this day; `None`: it may or may not have been committed.
     pub fn fenced(self, today: Option<NaiveDate>) -> Self {
-        Self { state: SendState::Fenced, metered_on: self.metered_on.or(today), ..self }
+        let counts = self.metered_on.is_none();
+        Self { state: SendState::Fenced, metered_on: self.metered_on.or(today), counts, ..self }
     }
 
     /// The attempts the ledger must show; `None` after the fence, which the token proves.
@@ -357,11 +360,11 @@ impl Change {
         self.reason.filter(|_| failed)
     }
 
-    /// Whether this uses up quota (a first fence) or gives it back (a fence after which nothing left).
+    /// Whether this uses up quota (a first fence) or gives it back (a first fence after which nothing left). What was tried before counts.
     pub fn metered(&self) -> i64 {
         match (self.from, self.to) {
             (_, SendState::Fenced) if self.send.metered_on.is_none() => 1,
-            (SendState::Fenced, SendState::Queued) => -1,
+            (SendState::Fenced, SendState::Queued) if self.send.counts => -1,
             _ => 0,
         }
     }
@@ -455,6 +458,7 @@ mod tests {
             doubtful,
             route: None,
             metered_on: None,
+            counts: false,
             due_at: None,
             _permit: None,
             batch: Arc::new(batch),

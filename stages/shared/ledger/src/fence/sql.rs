@@ -121,7 +121,8 @@ pub(super) async fn fence(
         &column(changes, |change| change.from == SendState::Deferred),
         month,
         lease_seconds,
-        &column(changes, |change| change.send.route) as &[Option<Uuid>]
+        &column(changes, |change| change.send.route) as &[Option<Uuid>],
+        &column(changes, |change| change.send.batch.sandbox)
     )
     .fetch_all(db)
     .await?;
@@ -213,7 +214,8 @@ pub(super) async fn apply(
         month,
         &column(changes, |change| change.provider.map(str::to_owned)) as &[Option<String>],
         &column(changes, |change| change.provider_message_id.clone()) as &[Option<String>],
-        &column(changes, |change| change.send.tried()) as &[Option<i16>]
+        &column(changes, |change| change.send.tried()) as &[Option<i16>],
+        &column(changes, |change| change.metered() < 0)
     )
     .fetch_all(db)
     .await?;

@@ -41,6 +41,10 @@ pub struct BatchFacts {
     pub is_begun: bool,
     /// The facts that decide about it as a whole.
     pub eligibility: BatchEligibility,
+    /// Its tenant's quiet hours go by the time zones of contacts.
+    pub quiet_by_contact: bool,
+    /// When these facts were read, by the database's clock: by it what waits becomes due.
+    pub read_at: DateTime<Utc>,
 }
 
 /// An owed send: queued, or deferred and due.
@@ -66,6 +70,7 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
                   c.status as "campaign_status?: CampaignStatus", coalesce(c.paused, false) as "paused!",
                   case when c.closes_at <= now() then c.on_miss end as "missed?: OnMiss",
                   t.paused_at is not null as "tenant_paused!", t.quiet_from, t.quiet_to, t.quiet_for, t.timezone as "timezone!", a.id as "topic_id?", t.status = 'active' as "tenant_active!",
+                  coalesce(t.quiet_by_contact, false) as "quiet_by_contact!", now() as "read_at!",
                   s.status = 'active' as "sender_active!", d.status as "domain_status!: DomainStatus"
            from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
            join batches b on b.tenant_id = w.tenant_id and b.id = w.id
@@ -94,6 +99,8 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
         is_done: row.is_done,
         is_begun: row.is_begun,
         eligibility: batch_eligibility!(row),
+        quiet_by_contact: row.quiet_by_contact,
+        read_at: row.read_at,
     });
     Ok(facts.collect())
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::{Publication, column, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
+use runtime::{Publication, column, db::is_lock_timeout, plans::PreparedPool};
 use schemas::{
     Classification, MessageKind, RequestAnnounced, SendId,
     ids::PROMPT_BATCH_MAX,
@@ -22,6 +22,13 @@ use crate::{hours::BatchKey, recipient_eligibility};
 
 /// Sends made in one transaction, about: limits how long its rows are locked.
 const AT_ONCE: usize = 1_000;
+
+/// Batches of a tenant under way in the priority lane. Scheduled mail beyond these takes the bulk lane, where tenants take turns.
+const PROMPT_OPEN_MAX: i64 = 1_000;
+
+/// As [`runtime::db::BEGIN_ASYNC_COMMIT`]: if a crash of Postgres loses the commit, the requests are still accepted, and are announced again.
+/// Locks are waited for as long as it takes those who resolve beside it. An import holds contacts of its tenant for a minute.
+const BEGIN: &str = "begin; set local synchronous_commit = off; set local lock_timeout = '100ms'";
 
 /// An accepted request with its payload.
 struct Accepted {
@@ -63,9 +70,48 @@ pub async fn resolve(
 ) -> Result<Vec<Publication>, StageError> {
     let mut publications = Vec::new();
     for asked in portions(inputs) {
-        publications.extend(resolve_portion(by_key, &asked, reannounce).await?);
+        match resolve_portion(by_key, &asked, reannounce).await {
+            Err(StageError::Ledger(error)) if is_lock_timeout(&error) => {
+                publications.extend(resolve_by_tenant(by_key, asked, reannounce).await?);
+            }
+            resolved => publications.extend(resolved?),
+        }
     }
     Ok(publications)
+}
+
+/// Resolves a portion tenant by tenant, so that one tenant's import delays no mail of others. What waits for it is postponed.
+async fn resolve_by_tenant(
+    by_key: &PreparedPool,
+    asked: BTreeSet<BatchKey>,
+    reannounce: Duration,
+) -> Result<Vec<Publication>, StageError> {
+    let mut publications = Vec::new();
+    let asked: Vec<BatchKey> = asked.into_iter().collect();
+    for own in asked.chunk_by(|(one, _), (next, _)| one == next) {
+        match resolve_portion(by_key, &own.iter().copied().collect(), reannounce).await {
+            Err(StageError::Ledger(error)) if is_lock_timeout(&error) => postpone(by_key, own).await?,
+            resolved => publications.extend(resolved?),
+        }
+    }
+    Ok(publications)
+}
+
+/// Has the requests of these batches announced again in two seconds.
+async fn postpone(by_key: &PreparedPool, batches: &[BatchKey]) -> Result<(), StageError> {
+    let mut db = by_key.take().await?;
+    sqlx::query!(
+        "update requests r set announce_after = now() + interval '2 seconds'
+         from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, first, last)
+         where r.tenant_id = w.tenant_id and r.id between w.first and w.last and r.kind = 'transactional' and r.state = 'accepted'",
+        &column(batches, |(tenant, _)| *tenant),
+        &column(batches, |(_, batch)| *batch),
+        &column(batches, |(_, batch)| SendId::last_of(*batch)),
+    )
+    .execute(&mut *db)
+    .await?;
+    db.put_back();
+    Ok(())
 }
 
 /// The batches of the requests, each once, in portions of about [`AT_ONCE`] sends. An announcement says how many sends its batches have
@@ -93,8 +139,7 @@ async fn resolve_portion(
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
-    // If a crash of Postgres loses this commit, the requests are still accepted, and are announced again.
-    let mut tx = by_key.begin_with(BEGIN_ASYNC_COMMIT).await?;
+    let mut tx = by_key.begin_with(BEGIN).await?;
     let (accepted, known) = lock(&mut tx, asked).await?;
     let mut publications = Vec::new();
     if !accepted.is_empty() {
@@ -185,6 +230,8 @@ async fn find_or_create(
     if accepted.iter().any(|request| !request.options.copies.is_empty()) {
         known = find(db, &wanted).await?;
     }
+    // Those that exist before those that do not: an import locks them in this order.
+    fill(db, &wanted, &known).await?;
     let missing: Vec<_> = wanted.iter().filter(|(key, _)| !known.contains_key(*key)).collect();
     let mut created = Vec::new();
     if !missing.is_empty() {
@@ -192,9 +239,9 @@ async fn find_or_create(
         if created.len() < missing.len() {
             // Read again, in a statement of its own: another process has created one at the same moment.
             known = find(db, &wanted).await?;
+            fill(db, &wanted, &known).await?;
         }
     }
-    fill(db, &wanted, &known).await?;
     Ok(known.into_iter().map(|(key, contact)| (key, contact.id)).chain(created).collect())
 }
 
@@ -303,6 +350,8 @@ async fn write(
         PROMPT_BATCH_MAX as i64,
         &column(&sends, |(_, send, _)| *send),
         &column(&sends, |(request, ..)| request.options.is_bulk),
+        PROMPT_OPEN_MAX,
+        &column(&sends, |(request, ..)| request.options.scheduled_at.is_some()),
     )
     .fetch_all(db)
     .await?;

@@ -16,7 +16,7 @@ async fn erasures_that_wait_together_look_through_stored_answers_once() {
     sqlx::query(
         "insert into idempotency_keys (key_id, idempotency_key, fingerprint, status, body, locked_until)
          select gen_random_uuid(), n::text, sha256(''), 200, convert_to('{\"email\": \"other@example.com\"}', 'UTF8'), now()
-         from generate_series(1, 4100) n",
+         from generate_series(1, 10100) n",
     )
     .execute(&rig.pool)
     .await
@@ -55,4 +55,53 @@ async fn erasures_that_wait_together_look_through_stored_answers_once() {
     assert_eq!(rig.number(of_other_tenants).await, 5, "under the same key");
     assert_eq!(rig.number("select count(*) from inbound_events where raw = ''").await, 5);
     assert_eq!(rig.number("select count(*) from erasures where completed_at is not null").await, 5);
+}
+
+#[tokio::test]
+async fn an_erasure_begins_no_pass_while_another_is_in_the_middle_of_one() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    // With those of the people, two slices and a part of a third.
+    sqlx::query(
+        "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
+         select $1, gen_random_uuid(), $1, 'mailgun', n::text, '', '{}', null, 'handled' from generate_series(1, 10100) n",
+    )
+    .bind(tenant.id)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let people = rig.people(&tenant, 3).await;
+    for person in &people {
+        sqlx::query(
+            "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at, state)
+             values ($1, $2, $1, 'mailgun', $3, '', convert_to(format('{\"recipient\": \"%s\"}', $3), 'UTF8'), null, 'handled')",
+        )
+        .bind(tenant.id)
+        .bind(person.id)
+        .bind(&person.address)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+    }
+    let sweep = Erasures(PreparedPool::new(&rig.pool, 1));
+    let mut slices = 0;
+    // The first is in the middle when the second comes, and has ended its pass when the third does.
+    for (person, sweeps) in people.iter().zip([1, 2, 0]) {
+        let mut db = rig.pool.acquire().await.unwrap();
+        request_erasure(&mut db, tenant.id, person.id, &person.address).await.unwrap();
+        sqlx::query("update erasures set step = 'inbound_events' where contact_id = $1")
+            .bind(person.id)
+            .execute(&mut *db)
+            .await
+            .unwrap();
+        drop(db);
+        for _ in 0..sweeps {
+            slices += sweep.sweep().await.unwrap();
+        }
+    }
+    while sweep.sweep().await.unwrap() > 0 {
+        slices += 1;
+    }
+    assert_eq!(slices, 2 * 3 + 3 * 2, "a pass of the first, one of both others, and two steps after it for each");
+    assert_eq!(rig.number("select count(*) from inbound_events where raw = ''").await, 3);
 }

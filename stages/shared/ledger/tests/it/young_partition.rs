@@ -90,11 +90,12 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         [each("queued", "text"), each("sent", "text"), each("null", "text"), each("null", "int2")].join(", "),
         [each("null", "text"), each("null", "text"), each("null", "float8"), each("0", "int2")].join(", "),
         [each("0", "int2"), each("f", "bool"), each("null", "text"), ids.clone(), month.to_owned()].join(", "),
-        [each("null", "text"), each("null", "text"), each("0", "int2")].join(", "),
+        [each("null", "text"), each("null", "text"), each("0", "int2"), each("f", "bool")].join(", "),
     ];
     let fence = [
         [keys.clone(), each(&TENANT.to_string(), "uuid")].join(", "),
         [each("0", "int2"), each("f", "bool"), month.to_owned(), "60".to_owned(), each("null", "uuid")].join(", "),
+        each("f", "bool"),
     ];
     let accept = [
         [keys.clone(), each(&TENANT.to_string(), "uuid"), each("250", "int2")].join(", "),

@@ -19,8 +19,16 @@ pub(super) const PULL_EXPIRES: Duration = Duration::from_secs(15);
 /// A pull that is overdue by this much is given up: the server lost it or is gone.
 pub(super) const PULL_GRACE: Duration = Duration::from_secs(3);
 
-/// The consumer of an intake, once it is made; held by the worker that pulls.
-pub(crate) type PullTurn = Arc<Mutex<Option<MadeConsumer>>>;
+/// The consumer of an intake; held by the worker that pulls.
+pub(crate) type PullTurn = Arc<Mutex<IntakeConsumer>>;
+
+/// The consumer of an intake, once it is made.
+#[derive(Default)]
+pub(crate) struct IntakeConsumer {
+    pub(super) made: Option<MadeConsumer>,
+    /// Whether this process has made it before.
+    pub(super) was_made: bool,
+}
 
 /// A consumer, and where its messages arrive: each pull is answered by one message or a status, so the subscription serves all of them.
 pub(crate) struct MadeConsumer {
@@ -32,9 +40,9 @@ pub(crate) struct MadeConsumer {
 }
 
 impl MadeConsumer {
-    pub(super) async fn make(runner: &Runner, intake: &Intake) -> Result<Self, BusError> {
+    pub(super) async fn make(runner: &Runner, intake: &Intake, was_made: bool) -> Result<Self, BusError> {
         let (client, connects) = (runner.bus.client(), runner.bus.connects());
-        let consumer = ensure_consumer(runner, intake).await?;
+        let consumer = ensure_consumer(runner, intake, was_made).await?;
         let inbox = Subject::from(client.new_inbox());
         let replies = client.subscribe(inbox.clone()).await.map_err(BusError::refused)?;
         Ok(Self { consumer, inbox, replies, connects })
@@ -55,19 +63,28 @@ impl MadeConsumer {
     }
 }
 
-/// Creates the durable consumer, or finds it with the same configuration.
-async fn ensure_consumer(runner: &Runner, intake: &Intake) -> Result<Consumer, BusError> {
+/// Creates the durable consumer, or gives it this configuration. One that was made before is taken as it is if it has all subjects: a
+/// newer process may have added some since, which this one does not know, and an older one may have made it without some.
+async fn ensure_consumer(runner: &Runner, intake: &Intake, was_made: bool) -> Result<Consumer, BusError> {
     let bus = &runner.bus;
+    let stream = bus.prefixed(intake.stream);
+    let wanted: Vec<String> = intake.subjects.iter().map(|subject| bus.prefixed(subject)).collect();
+    if was_made
+        && let Ok(found) =
+            bus.jetstream().get_consumer_from_stream::<pull::Config, _, _>(&intake.durable, &stream).await
+        && wanted.iter().all(|subject| found.cached_info().config.filter_subjects.contains(subject))
+    {
+        return Ok(found);
+    }
     let config = pull::Config {
         durable_name: Some(intake.durable.clone()),
-        filter_subjects: intake.subjects.iter().map(|subject| bus.prefixed(subject)).collect(),
+        filter_subjects: wanted,
         ack_policy: jetstream::consumer::AckPolicy::Explicit,
         ack_wait: runner.ack_wait,
         max_deliver: -1,
         max_ack_pending: MAX_ACK_PENDING,
         ..pull::Config::default()
     };
-    let stream = bus.prefixed(intake.stream);
     match bus.jetstream().create_consumer_on_stream(config.clone(), &stream).await {
         Ok(consumer) => Ok(consumer),
         Err(error) => {

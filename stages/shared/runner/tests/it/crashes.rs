@@ -29,6 +29,8 @@ const DEADLY: i32 = 2;
 #[derive(Debug, Default)]
 struct Seen {
     groups: Mutex<Vec<Vec<i32>>>,
+    /// Those that were given up.
+    given_up: Mutex<Vec<(i32, &'static str)>>,
 }
 
 impl Seen {
@@ -59,6 +61,11 @@ impl Stage for Toy {
             Publication::json(subjects::cleared(input.lane), format!("out-{}", input.message_id()), input)
         };
         Ok(inputs.iter().map(output).collect::<Result<_, _>>()?)
+    }
+
+    async fn given_up(&self, input: &Resolved, code: &'static str) -> Result<Vec<Publication>, StageError> {
+        self.seen.given_up.lock().unwrap().push((input.announcement, code));
+        Ok(Vec::new())
     }
 }
 
@@ -169,6 +176,7 @@ async fn a_message_that_ends_its_process_each_time_is_set_aside_at_the_fifth_sta
     eventually("it is set aside", async || rig.holds(stream::DEAD).await == 1).await;
     eventually("nothing is left", async || rig.holds(stream::RESOLVED).await == 0).await;
     assert_eq!(rig.seen.deadly().len(), 4, "it was not begun a fifth time");
+    assert_eq!(*rig.seen.given_up.lock().unwrap(), [(DEADLY, "never_finished")], "its stage gives it up");
     assert_eq!(rig.holds(stream::CLEARED).await, 9, "its neighbours finish");
     let dead = rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::DEAD)).await.unwrap();
     let letter = dead.get_raw_message(1).await.unwrap();

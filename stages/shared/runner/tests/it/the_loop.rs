@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use async_nats::jetstream::stream::Stream;
+use async_nats::jetstream::{consumer::pull, stream::Stream};
 use async_trait::async_trait;
 use bytes::Bytes;
-use runner::{Intake, Runner, Stage, StageError, Sweep, SweepSchedule};
+use runner::{Intake, MAX_ACK_PENDING, Runner, Stage, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, CommitNotifier, Publication};
 use schemas::{
     Lane, Resolved,
@@ -303,6 +303,48 @@ async fn a_stream_deleted_under_a_worker_is_made_again_and_work_goes_on() {
     }
     rig.publish(GOOD).await;
     rig.holds(stream::CLEARED, 2).await;
+}
+
+/// Makes the consumer for these lanes, as a process of another version does, and connects again.
+async fn made_by_another(rig: &Rig, lanes: &[Lane]) {
+    let config = pull::Config {
+        durable_name: Some("toy-priority".to_owned()),
+        filter_subjects: lanes.iter().map(|lane| rig.bus.prefixed(&subjects::resolved(*lane))).collect(),
+        ack_wait: Duration::from_secs(30),
+        max_deliver: -1,
+        max_ack_pending: MAX_ACK_PENDING,
+        ..pull::Config::default()
+    };
+    rig.stream(stream::RESOLVED).await.create_consumer(config).await.unwrap();
+    let mut connects = rig.bus.connects();
+    rig.bus.client().force_reconnect().await.unwrap();
+    connects.changed().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_connects_again_adds_the_subjects_that_an_older_one_left_out() {
+    let rig = Rig::new().await;
+    rig.start(1);
+    rig.publish(GOOD).await;
+    rig.holds(stream::CLEARED, 1).await;
+    made_by_another(&rig, &[Lane::Bulk]).await;
+    rig.publish(GOOD).await;
+    rig.holds(stream::CLEARED, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_connects_again_leaves_the_subjects_of_a_newer_one() {
+    let rig = Rig::new().await;
+    rig.start(1);
+    rig.publish(GOOD).await;
+    rig.holds(stream::CLEARED, 1).await;
+    made_by_another(&rig, Lane::ALL).await;
+    for handled in [2, 3] {
+        rig.publish(GOOD).await;
+        rig.holds(stream::CLEARED, handled).await;
+    }
+    let found = rig.stream(stream::RESOLVED).await.consumer_info("toy-priority").await.unwrap();
+    assert_eq!(found.config.filter_subjects.len(), 2, "{:?}", found.config);
 }
 
 #[tokio::test(flavor = "multi_thread")]

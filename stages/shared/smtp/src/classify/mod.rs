@@ -4,7 +4,7 @@
 //! later are judged by as well.
 
 pub use schemas::answers::Class;
-use schemas::answers::{by_reply_code, meaning};
+use schemas::answers::{Meaning, by_reply_code, meaning};
 
 use crate::{Cause, Certainty, Phase, Reply, SmtpFailure};
 
@@ -112,7 +112,15 @@ fn transaction(phase: Phase, reply: &Reply) -> ReplyDecision {
     if wants_credentials && phase <= Phase::Data {
         return ReplyDecision::defer(Class::Configuration, Scope::Relay);
     }
-    let class = meaning(reply.enhanced, &reply.text).unwrap_or_else(|| by_reply_code(reply.code)).class;
+    let Meaning { class, rule } = meaning(reply.enhanced, &reply.text).unwrap_or_else(|| by_reply_code(reply.code));
+    // The account's own rate or daily quota: no recipient is to blame, and no receiver is to be slowed.
+    if rule == "ses_throttling" && reply.is_temporary() {
+        return ReplyDecision::defer(Class::Throttled, Scope::Relay);
+    }
+    // One mailbox gets too much: the receiver takes the mail of others.
+    if rule == "gmail_user_rate" {
+        return ReplyDecision::defer(Class::Throttled, Scope::Recipient);
+    }
     if reply.is_temporary() { temporary(phase, reply, class) } else { permanent(phase, class) }
 }
 

@@ -57,7 +57,7 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
     Phase::Rcpt,
     450,
     "4.2.1 The user you are trying to contact is receiving mail at a rate that prevents additional messages from being delivered.",
-    defer(Class::Throttled, Scope::Domain)
+    defer(Class::Throttled, SOFT)
 )]
 #[case::gmail_ip_rate(
     Phase::Final,
@@ -442,6 +442,24 @@ fn defer(class: Class, scope: Scope) -> ReplyDecision {
     550,
     "5.4.5 Daily user sending limit exceeded",
     defer(Class::Throttled, Scope::Domain)
+)]
+#[case::relay_quota_in_other_words(
+    Phase::Rcpt,
+    550,
+    "5.4.5 Daily user sending quota exceeded",
+    defer(Class::Throttled, Scope::Domain)
+)]
+#[case::ses_daily_quota(
+    Phase::Final,
+    454,
+    "Throttling failure: Daily message quota exceeded",
+    defer(Class::Throttled, Scope::Relay)
+)]
+#[case::ses_rate(
+    Phase::Final,
+    454,
+    "Throttling failure: Maximum sending rate exceeded",
+    defer(Class::Throttled, Scope::Relay)
 )]
 fn an_answer_means(#[case] phase: Phase, #[case] code: u16, #[case] text: &str, #[case] expected: ReplyDecision) {
     assert_eq!(classify_reply(phase, &Reply::new(code, text)), expected);

@@ -15,6 +15,7 @@ use super::{
 };
 
 const STARTTLS: &str = "250-test\r\n250-STARTTLS\r\n250 AUTH PLAIN LOGIN XOAUTH2";
+const NAMELESS: &str = "250-\r\n250-STARTTLS\r\n250 AUTH PLAIN LOGIN XOAUTH2";
 const NO_STARTTLS: &str = "250-test\r\n250 AUTH PLAIN LOGIN XOAUTH2";
 
 /// A certificate for `name`, an acceptor that shows it, and the PEM file of the authority that signed it.
@@ -49,6 +50,7 @@ fn secure_settings(server: &Server, relay: &str, ca: Option<&tempfile::NamedTemp
 #[rstest]
 #[case::required("smtp://HOST?tls=required", STARTTLS, false)]
 #[case::opportunistic("smtp://HOST?tls=opportunistic", STARTTLS, false)]
+#[case::of_a_server_that_does_not_say_its_name("smtp://HOST?tls=opportunistic", NAMELESS, false)]
 #[case::implicit("smtps://HOST", NO_STARTTLS, true)]
 #[tokio::test]
 async fn a_trusted_certificate_encrypts_the_session(

@@ -77,6 +77,14 @@ fn ses_bounce(kind: &str, sub: &str, status: &str, reason_text: &str) -> Value {
     )
 }
 
+fn ses_complaint(feedback_type: &str) -> Value {
+    ses_event(
+        "Complaint",
+        "complaint",
+        json!({"timestamp": "2026-05-02T01:00:00.000Z", "feedbackId": "1", "complaintFeedbackType": feedback_type}),
+    )
+}
+
 #[rstest]
 #[case::delivery(
     ses_event("Delivery", "delivery", json!({
@@ -104,6 +112,12 @@ fn ses_bounce(kind: &str, sub: &str, status: &str, reason_text: &str) -> Value {
     "bounced block"
 )]
 #[case::content(ses_bounce("Transient", "ContentRejected", "", "rejected"), "bounced block")]
+#[case::an_absence_note(
+    ses_event("Bounce", "bounce", json!({
+        "bounceType": "Transient", "bounceSubType": "General", "timestamp": "2026-05-02T00:41:02.669Z",
+        "bouncedRecipients": [{"emailAddress": "recipient@example.com"}], "feedbackId": "01000157c44f053b-61b59c11"})),
+    "taken"
+)]
 #[case::complaint(
     ses_event("Complaint", "complaint", json!({
         "complainedRecipients": [{"emailAddress": "recipient@example.com"}], "timestamp": "2026-05-02T01:00:00.000Z",
@@ -111,10 +125,11 @@ fn ses_bounce(kind: &str, sub: &str, status: &str, reason_text: &str) -> Value {
         "arrivalDate": "2026-05-02T00:45:00.000Z"})),
     "complained abuse"
 )]
-#[case::not_spam(
-    ses_event("Complaint", "complaint", json!({"timestamp": "2026-05-02T01:00:00.000Z", "feedbackId": "1", "complaintFeedbackType": "not-spam"})),
-    "complained not-spam"
-)]
+#[case::not_spam(ses_complaint("not-spam"), "complained not-spam")]
+#[case::not_spam_in_other_case(ses_complaint("Not-Spam"), "complained not-spam")]
+#[case::authentication_failure(ses_complaint("auth-failure"), "nothing")]
+#[case::dmarc_report(ses_complaint("dmarc"), "nothing")]
+#[case::opt_out(ses_complaint("opt-out"), "unsubscribed")]
 #[case::send(ses_event("Send", "send", json!({})), "taken")]
 #[case::reject(ses_event("Reject", "reject", json!({"reason": "Bad content"})), "bounced block")]
 #[case::delay(
@@ -290,6 +305,30 @@ fn sendgrid_events_are_parsed_in_arrays() {
         );
         assert_eq!(provider_event.at.unwrap().timestamp(), 1_777_680_000);
     }
+}
+
+#[test]
+fn a_late_bounce_of_sendgrid_is_about_its_address() {
+    let late = |status: &str, reason: &str| {
+        let mut event = sendgrid("bounce", json!({"status": status, "reason": reason, "type": "bounce"}));
+        for id in ["sg_message_id", "postrider-send"] {
+            event.as_object_mut().unwrap().remove(id);
+        }
+        read_event("sendgrid", &json!([event]))
+    };
+    let hard = late("5.1.1", "550 5.1.1 user unknown");
+    assert_eq!(word(&hard.meaning), "bounced hard");
+    assert_eq!((hard.send_id, hard.message_id), (None, None));
+    assert_eq!(hard.recipients[0].as_str(), "example@test.com");
+    assert_eq!(word(&late("5.2.2", "552 5.2.2 The mailbox is full").meaning), "nothing");
+}
+
+#[test]
+fn an_odd_event_costs_no_other_of_its_request() {
+    let events = json!([{"event": 7}, sendgrid("delivered", json!({})), "x", {"email": "a@b.c"}]);
+    let read = read("sendgrid", events.to_string().as_bytes()).unwrap();
+    let meanings: Vec<_> = read.iter().map(|event| word(&event.meaning)).collect();
+    assert_eq!(meanings, ["nothing", "delivered", "nothing", "nothing"]);
 }
 
 fn mailgun(kind: &str, detail: Value) -> Value {
