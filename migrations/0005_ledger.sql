@@ -182,12 +182,18 @@ create table batches (
 create index batches_by_sender on batches (tenant_id, sender_id);
 create index batches_by_campaign on batches (tenant_id, campaign_id, id);
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
+-- Whether a batch is set aside: it is announced a day later (`owed::set_aside`). No other pause before an announcement is longer than half
+-- an hour.
+create function is_set_aside(announce_after timestamptz) returns boolean
+language sql stable parallel safe
+as $$ select coalesce(announce_after > now() + interval '1 hour', false) $$;
+
 -- What each tenant has in flight of the bulk lane. What is deferred is in flight once its batch was dispatched again for it; a batch set
 -- aside for a day is not.
 create view bulk_in_flight with (security_invoker = true) as
 select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
 from batches
-where lane = 'bulk' and state = 'announced' and (announce_after > now() + interval '1 hour') is not true
+where lane = 'bulk' and state = 'announced' and not is_set_aside(announce_after)
 group by tenant_id;
 grant select on bulk_in_flight to postrider_ingress, postrider_stages;
 -- Large batches of no campaign (transactional mail, sequences) wait for their tenant's turn like those of campaigns; they are found by tenant.

@@ -3,5 +3,4 @@ update batches b
 set announce_after = now() + make_interval(secs => $3)
 from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
 where b.tenant_id = u.tenant_id and b.id = u.id and b.state = 'announced'
-  -- What is set aside for a day stays so.
-  and (b.announce_after > now() + interval '1 hour') is not true
+  and not is_set_aside(b.announce_after)
