@@ -19,7 +19,7 @@ use crate::state::Ingress;
 /// How long the owner of a host, or that it has none, is cached.
 const LIFE: Duration = Duration::from_secs(60);
 const KEPT: u64 = 10_000;
-/// Lookups at once: whoever has one link can make hosts up.
+/// Lookups at once: a client that has one link can make up hosts.
 const LOOKUPS_AT_ONCE: usize = 2;
 /// Longest a link waits for the owner of its host, with the wait for a permit. It works without.
 const LOOKUP_MAX: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ pub struct LinkHosts {
 impl LinkHosts {
     pub(crate) fn new(own: &str) -> Self {
         Self {
-            own: plain(own),
+            own: normalize_host(own),
             owners: Cache::builder().max_capacity(KEPT).time_to_live(LIFE).build(),
             lookups: Semaphore::new(LOOKUPS_AT_ONCE),
         }
@@ -53,7 +53,7 @@ impl LinkHosts {
     /// The tenant whose proven domain has this tracking host. `None` for the engine's own host, for those that a proxy made up, and, for as
     /// long as an owner is cached, for those that Postgres does not find in time.
     async fn owner(&self, pool: &PgPool, host: &str) -> Option<Uuid> {
-        let host = plain(host);
+        let host = normalize_host(host);
         if host == self.own {
             return None;
         }
@@ -73,8 +73,8 @@ impl LinkHosts {
     }
 }
 
-/// A host as hosts are compared.
-fn plain(host: &str) -> String {
+/// A host in lower case without the trailing dot, for comparison.
+fn normalize_host(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
 }
 
@@ -90,7 +90,7 @@ impl FollowedLink {
         ingress.tokens.open(purpose, &self.token).ok()
     }
 
-    /// Whether it was followed on a host of another tenant than its own. While Postgres is away nobody can know, and the link works.
+    /// Whether it was followed on a host of another tenant than its own. While Postgres is away the owner is unknown, and the link works.
     pub(super) async fn is_on_foreign_host(&self, ingress: &Ingress, claims: &TokenClaims) -> bool {
         let Some(host) = &self.host else { return false };
         ingress.link_hosts.owner(&ingress.pool, host).await.is_some_and(|owner| owner != claims.tenant_id)

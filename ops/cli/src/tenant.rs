@@ -17,7 +17,6 @@ use crate::{
     invocation::{audit, audit_record},
     key::environment,
     operator::{CommandOutput, list_records, refused},
-    pause::block_fences,
 };
 
 /// Tenants and their links.
@@ -205,7 +204,7 @@ async fn share(db: &mut PgConnection, wanted: &Link, tenant: Uuid, owner: &Addre
 
 async fn set_status(db: &mut PgConnection, id: Uuid, status: &str) -> anyhow::Result<CommandOutput> {
     if status != "active" {
-        block_fences(db, id).await?;
+        ledger::gate::block_fences(db, id).await?;
     }
     let changed = sqlx::query!("update tenants set status = $2, updated_at = now() where id = $1", id, status)
         .execute(&mut *db)

@@ -198,11 +198,12 @@ pub fn is_transient(error: &sqlx::Error) -> bool {
 /// Classes of SQLSTATE about the data of a statement, whose messages may quote it: data exception, integrity constraint, check option, raised.
 const QUOTING_CLASSES: [&str; 4] = ["22", "23", "44", "P0"];
 
-/// Whether an error that is not transient is about the data: the same input fails again. Otherwise statement and schema do not fit, as
-/// while a program is newer than the migrations that were applied: the input is not at fault.
+/// Whether an error is about the data of its statement: the same input fails again. Otherwise the error is transient, or statement and
+/// schema do not fit, as while a program is newer than the migrations that were applied: the input is not at fault.
 #[must_use]
 pub fn is_about_data(error: &sqlx::Error) -> bool {
     match error {
+        _ if is_transient(error) => false,
         // Class 21 is cardinality, 54 a limit of the program.
         sqlx::Error::Database(error) => error
             .code()

@@ -78,7 +78,7 @@ pub(crate) async fn credit_due_outcomes(by_key: &PreparedPool) -> sqlx::Result<C
     .await?;
     let due: Vec<(Uuid, Uuid)> = due.into_iter().map(|due| (due.tenant_id, due.id)).collect();
     let counts = recompute_credits(&mut tx, due.iter().copied().unzip()).await;
-    if counts.as_ref().is_err_and(is_at_fault) {
+    if counts.as_ref().is_err_and(runtime::db::is_about_data) {
         tx.rollback().await?;
         return credit_each(by_key, &due).await;
     }
@@ -97,7 +97,7 @@ async fn credit_each(by_key: &PreparedPool, outcomes: &[(Uuid, Uuid)]) -> sqlx::
     for outcome in outcomes {
         match credit_outcomes(by_key, slice::from_ref(outcome)).await {
             Ok(counts) => sum.add(counts),
-            Err(error) if is_at_fault(&error) => {
+            Err(error) if runtime::db::is_about_data(&error) => {
                 postpone(by_key, *outcome).await?;
                 refused.get_or_insert(error);
             }
@@ -119,11 +119,6 @@ async fn postpone(by_key: &PreparedPool, (tenant, id): (Uuid, Uuid)) -> sqlx::Re
     .await?;
     db.put_back();
     Ok(())
-}
-
-/// True if the data of an outcome is at fault: a repetition ends alike.
-fn is_at_fault(error: &sqlx::Error) -> bool {
-    !runtime::db::is_transient(error) && runtime::db::is_about_data(error)
 }
 
 /// An outcome whose credit is due, with its row locked.

@@ -2,13 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use http::StatusCode;
-use ledger::quota::{QuotaRemaining, quota_usage};
+use ledger::quota::{QuotaRemaining, quota_usage, remaining_quota};
 
 use crate::pipeline::{RequestContext, error::ApiError};
 
 /// How many mails the tenant may still send.
 pub(crate) async fn remaining(ctx: &mut RequestContext) -> Result<QuotaRemaining, ApiError> {
-    remaining_at(ctx, Utc::now()).await
+    let (tenant, defaults) = (ctx.tenant, ctx.ingress.settings.quota);
+    Ok(remaining_quota(ctx.db(), tenant, &defaults).await?)
 }
 
 /// How many mails the tenant may send at a time, should it send none before: mail counts on the day on which it is sent.

@@ -176,7 +176,7 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     if ended.execute(ctx.db()).await?.rows_affected() == 1 {
         // Fences that have looked are waited for, and none looks before the commit: no mail of it is fenced after the answer. Not before a
         // step that is being taken: behind a closed gate all mail of the tenant waits.
-        sqlx::query!("select close_gate($1)", tenant).execute(ctx.db()).await?;
+        ledger::gate::block_fences(ctx.db(), tenant).await?;
         ctx.audit("enrollment.exited", &id.to_string(), json!({})).await?;
     }
     let row = store::get(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("enrollment"))?;

@@ -228,7 +228,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSender) -> Result<ApiReply
     let disables = body.status.as_deref() == Some("disabled");
     if disables {
         // Before the tenant's row, for which a fence may wait: fences that have looked are waited for, and none looks before the commit.
-        sqlx::query!("select close_gate($1)", tenant).execute(ctx.db()).await?;
+        ledger::gate::block_fences(ctx.db(), tenant).await?;
     }
     let profile_address = store::lock_profile_address(ctx.db(), tenant).await?;
     let before = store::get(ctx.db(), tenant, id).await?;

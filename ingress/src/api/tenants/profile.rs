@@ -348,7 +348,7 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
     }
     if change.timezone.is_some() || change.quiet_hours.is_given() {
         // What is put off by the old quiet hours is put off before this, or not.
-        sqlx::query!("select close_gate($1)", tenant).execute(&mut *db).await?;
+        ledger::gate::block_fences(&mut *db, tenant).await?;
     }
     // Senders are made and changed under the same lock.
     senders::lock_profile_address(&mut *db, tenant).await?;

@@ -258,7 +258,7 @@ async fn list_stages(db: &mut PgConnection, stages: &[&str]) -> anyhow::Result<C
 /// audience stage after a resumption.
 async fn set_tenant_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> anyhow::Result<CommandOutput> {
     if paused {
-        block_fences(db, id).await?;
+        ledger::gate::block_fences(db, id).await?;
     }
     let row = sqlx::query_scalar!(
         r#"select paused_at is not null as "paused!" from tenants where id = $1 for no key update"#,
@@ -284,12 +284,6 @@ async fn set_tenant_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> any
     let action = if paused { "tenant.pause" } else { "tenant.resume" };
     audit_outcome(db, Some(id), action, &id.to_string(), outcome).await?;
     Ok(CommandOutput::done(json!({"tenant": id, "paused": paused, "was_paused": was}), outcome))
-}
-
-/// Waits for the fences of a tenant that have looked, and lets none look before this transaction is committed. To be called before
-/// the tenant's row is locked: a fence may wait for that.
-pub async fn block_fences(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
-    sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
 }
 
 /// Pauses or resumes a campaign. After a pause has returned, no send of the campaign is fenced.

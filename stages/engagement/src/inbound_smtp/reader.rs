@@ -94,9 +94,8 @@ impl ReadInboundMail {
         let arrival = Arrival::parse(&mail.address_kind).unwrap_or(Arrival::ReturnPath);
         match reading::mail(&self.reader, &head, arrival, mail.null_sender).await {
             Ok(report) => {
-                let is_returned =
-                    arrival == Arrival::ReturnPath || report.proofs.is_returned(mail.send_id, &self.tokens);
-                Ok(ReadMail { mail, reading: admitted(report.finding, is_returned) })
+                let reading = admitted(report, arrival, mail.send_id, &self.tokens);
+                Ok(ReadMail { mail, reading })
             }
             Err(ReaderError::Unavailable) => Err(Some((mail.tenant_id, mail.id))),
             Err(ReaderError::Spent(spent)) if !spent.is_transient() => {

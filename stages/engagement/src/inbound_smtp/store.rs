@@ -141,8 +141,7 @@ impl InboundStore {
         }
         let Some(tenant_id) = self.tenant_of(send_id).await? else {
             let contact = report.proofs.contact(send_id, &self.tokens);
-            let is_returned = returned.is_some() || report.proofs.is_returned(send_id, &self.tokens);
-            let reading = admitted(report.finding, is_returned);
+            let reading = admitted(report, arrival, send_id, &self.tokens);
             return Ok(contact.map(|(tenant_id, contact_id)| Reported::Contact { tenant_id, contact_id, reading }));
         };
         // A token that names a tenant must name the send's own.

@@ -11,7 +11,10 @@ use schemas::{Lane, MessageKind, SendState, SkipReason, ids::BATCH_MAX};
 use serde_json::json;
 use sqlx::PgPool;
 
-use crate::endings::{Ending, end_sends};
+use crate::{
+    endings::{Ending, end_sends},
+    owed::EXPIRED,
+};
 
 /// SQL that is true while a campaign is under way, or cancelled with sends that are still open. The sweeps over such campaigns wait for it.
 pub const HAS_UNFINISHED_CAMPAIGNS: &str =
@@ -24,8 +27,6 @@ const AT_ONCE: i64 = 500;
 const SENDS_AT_ONCE: i64 = 10_000;
 /// The reason of sends whose campaign was cancelled.
 const CANCELLED: &str = "campaign_cancelled";
-/// The reason of sends of no campaign whose month is over, as of those that come too late for their retry deadline.
-const EXPIRED: &str = "expired";
 
 /// Ends the open sends of stopped campaigns.
 pub struct EndStopped(pub PgPool);

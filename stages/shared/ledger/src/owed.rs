@@ -31,6 +31,8 @@ const PERMIT_WAIT: Duration = Duration::from_secs(5);
 const LAST_ATTEMPT_GRACE: Duration = Duration::from_secs(60 * 60);
 /// How much later than the deadline the last attempt may be due: its wait is counted from the commit of the answer before.
 const LAST_ATTEMPT_SLACK: Duration = Duration::from_secs(60);
+/// The reason of sends that come too late for their retry deadline, and of open ones whose month is over.
+pub(crate) const EXPIRED: &str = "expired";
 
 /// An attempt to make, and where its rendered parts are.
 #[derive(Debug)]
@@ -159,7 +161,7 @@ fn withheld(send: &SendAttempt, due_at: Option<DateTime<Utc>>, eligibility: &Bat
     // Yesterday's password reset is of no use. A campaign may be paused for days, and a sequence's mail wait for room under the frequency
     // cap, so their deadline counts from attempts.
     (deadline == RetryDeadline::Prompt && send.batch.age() >= deadline.limit() + grace)
-        .then(|| Change::expired(send.clone(), "expired", Answer::default()))
+        .then(|| Change::expired(send.clone(), EXPIRED, Answer::default()))
 }
 
 /// The retry deadline of a kind of message.
@@ -226,9 +228,9 @@ async fn find_batches(
     Ok(found.collect())
 }
 
-/// The processes that had this batch in hand ended, time and again: it is not announced for a day, by dispatch neither, which counts it
-/// neither as in flight (`bulk_in_flight`) nor in its campaign's pace. Then it waits for dispatch like one that three announcements did not
-/// help. Its dead letter is for a person.
+/// Postpones a batch for a day, because each process that worked on it ended. Neither the sweep nor dispatch announces it meanwhile, and it
+/// counts neither as in flight (`bulk_in_flight`) nor in its campaign's pace. After that day it waits for dispatch, as a batch does after
+/// three announcements in vain. Its dead letter is for a person.
 pub async fn set_aside(by_key: &PreparedPool, tenant: Uuid, batch: Uuid) -> Result<(), StageError> {
     let mut db = by_key.take().await?;
     sqlx::query!(

@@ -12,3 +12,11 @@ pub use facts::{BatchFacts, OwedSend, find_opted_out, left_topic, load_batches, 
 pub use quiet::{QuietRule, load_rule, zone_named};
 pub use recipient::{RecipientEligibility, decide_recipient, decide_sender, is_capped};
 pub use schemas::MarketingStatus;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Waits for the fences of a tenant that have looked, and lets none look before this transaction is committed. To be called before
+/// the tenant's row is locked: a fence may wait for that.
+pub async fn block_fences(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+    sqlx::query!("select close_gate($1)", tenant).execute(db).await.map(drop)
+}
