@@ -219,6 +219,9 @@ async def stages(cluster, audience):
     ingress = await cluster.connect("ingress")
     answer = await ask(ingress, "mail.v1.accepted.acme.production.transactional", {"n": 0}, {"Nats-Msg-Id": "a"})
     check("the ingress rings for a request, and the store answers", answer.get("stream") == "MAIL_ACCEPTED")
+    for subject, stream in (("mail.v1.cleared.priority", "MAIL_CLEARED"), ("mail.v1.resolved.priority", "MAIL_RESOLVED")):
+        answer = await ask(ingress, subject, {"n": 0}, {"Nats-Msg-Id": f"a-{stream}"})
+        check(f"the ingress announces batches of prompt mail on {subject}", answer.get("stream") == stream)
 
     durable = {"durable_name": "audience-priority", "ack_policy": "explicit", "ack_wait": 30_000_000_000,
                "filter_subjects": ["mail.v1.accepted.*.*.transactional"]}

@@ -61,23 +61,13 @@ pub struct RequestAnnounced {
     /// True if it came in an array of many, or is due with many others, however few of them it stands for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_bulk: bool,
-    /// A subject that is notified when sends of this work are decided, at most once. The subscriber reads the outcome from the
-    /// ledger.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub notify: Option<String>,
 }
 
 impl RequestAnnounced {
-    /// The announcement of one request, without a subject to notify.
+    /// The announcement of one request.
     #[must_use]
     pub fn of(tenant_id: Uuid, request_id: Uuid, kind: RequestKind) -> Self {
-        Self { tenant_id, request_id, kind, more: Vec::new(), count: None, is_bulk: false, notify: None }
-    }
-
-    /// Sets the subject that is notified when sends of this work are decided.
-    #[must_use]
-    pub fn notifying(self, notify: impl Into<String>) -> Self {
-        Self { notify: Some(notify.into()), ..self }
+        Self { tenant_id, request_id, kind, more: Vec::new(), count: None, is_bulk: false }
     }
 
     /// Every request it names.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use http::{HeaderValue, StatusCode, header};
+use runner::StageError;
 use runtime::{causes, db};
 use schemars::JsonSchema;
 use schemas::rejected::{Refusal, RefusedField};
@@ -341,6 +342,17 @@ impl RefusalReason {
     pub fn of_item(refusal: &Refusal) -> Self {
         let field = refusal.fields.first().map(|fault| fault.path.clone());
         Self { code: refusal.code.clone().into(), field }
+    }
+}
+
+/// What a call of the ledger answers that also serves a stage.
+impl From<StageError> for ApiError {
+    fn from(error: StageError) -> Self {
+        match error {
+            StageError::Ledger(error) => error.into(),
+            error if error.is_transient() => Self::unavailable(),
+            error => Self::unexpected(&error),
+        }
     }
 }
 

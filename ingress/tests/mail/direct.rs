@@ -12,14 +12,14 @@ use async_nats::{
 use futures::StreamExt;
 use ingress::Serving;
 use rstest::rstest;
-use schemas::{RequestAnnounced, SendId, rejected::RequestRejected, subjects::stream};
+use schemas::{SendId, rejected::RequestRejected, subjects::stream};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
     common::{PRODUCT, TENANT},
-    fixtures::{self, Ready},
+    fixtures::{self, Ready, first_on},
 };
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -344,7 +344,7 @@ async fn an_array_of_too_many_or_none_is_refused_as_one(#[case] size: usize, #[c
 }
 
 #[tokio::test]
-async fn requests_with_one_template_become_one_batch_announced_by_one_message() {
+async fn requests_with_one_template_become_one_batch_and_a_large_one_is_announced_for_dispatch() {
     let publisher = Publisher::new().await;
     let (letter, bill) = (publisher.ready.template(json!({})).await, publisher.ready.template(json!({})).await);
     let mut items: Vec<Value> = (0..500).map(|n| transactional(&letter, &format!("p{n}@example.com"))).collect();
@@ -362,21 +362,17 @@ async fn requests_with_one_template_become_one_batch_announced_by_one_message() 
     let mut sizes: Vec<usize> = batches.values().copied().collect();
     sizes.sort_unstable();
     assert_eq!(sizes, [1, 499]);
-    let (mut arrays, mut prompt) = (Vec::new(), Vec::new());
-    let deadline = tokio::time::Instant::now() + WITHIN;
-    while publisher.held(stream::ACCEPTED).await < 2 {
-        assert!(tokio::time::Instant::now() < deadline, "both are rung for");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let bus = &publisher.ready.edge.ingress.bus;
-    let accepted = bus.jetstream().get_stream(bus.prefixed(stream::ACCEPTED)).await.unwrap();
-    for sequence in 1..=2 {
-        let message = accepted.get_raw_message(sequence).await.unwrap();
-        let ring: RequestAnnounced = serde_json::from_slice(&message.payload).unwrap();
-        let queue = if message.subject.ends_with("transactional-array") { &mut arrays } else { &mut prompt };
-        queue.push(ring.count());
-    }
-    assert_eq!((arrays, prompt), (vec![499], vec![1]));
+    let states: Vec<(String, String, i32)> = sqlx::query_as("select lane, state, queued from batches order by queued")
+        .fetch_all(&publisher.ready.edge.pool)
+        .await
+        .unwrap();
+    let batch = |lane: &str, state: &str, queued| (lane.to_owned(), state.to_owned(), queued);
+    assert_eq!(states, [batch("priority", "announced", 1), batch("bulk", "waiting", 499)]);
+    let (subject, announced) = first_on(&publisher.ready.edge, stream::ACCEPTED).await;
+    assert!(subject.ends_with("transactional-array"), "{subject}");
+    assert_eq!(announced["count"], 499);
+    let (_, cleared) = first_on(&publisher.ready.edge, stream::CLEARED).await;
+    assert_eq!(cleared["recipients"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]

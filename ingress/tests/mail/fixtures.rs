@@ -77,8 +77,8 @@ pub async fn audience(pool: &PgPool, tenant: Uuid, kind: &str, prefix: &str, mem
 
 /// Makes the two streams the ingress publishes to, small: a full-sized table for each test would reserve the whole disk.
 pub async fn open_streams(edge: &Edge) {
-    for spec in runtime::streams::STREAMS.iter().filter(|spec| [stream::ACCEPTED, stream::SIGNALS].contains(&spec.name))
-    {
+    let named = [stream::ACCEPTED, stream::CLEARED, stream::RESOLVED, stream::SIGNALS];
+    for spec in runtime::streams::STREAMS.iter().filter(|spec| named.contains(&spec.name)) {
         stage_rig::make_stream(&edge.ingress.bus, spec, 1024 * 1024).await;
     }
 }

@@ -55,7 +55,7 @@ impl World {
         self.client.post(PATH, self.body(change)).await
     }
 
-    /// Plays the pipeline for the newest message: each recipient's send in this state, by place.
+    /// Plays the stages for the newest message: each recipient's send in this state, by place.
     async fn decide(&self, states: &[&str]) -> Uuid {
         decide(&self.edge, states).await
     }
@@ -69,10 +69,9 @@ async fn decide(edge: &Edge, states: &[&str]) -> Uuid {
         .unwrap();
     for (place, state) in states.iter().enumerate() {
         sqlx::query(
-            "insert into sends (tenant_id, id, month, request_id, contact_id, state, reason, smtp_code, enhanced_code, decided_at)
-             select tenant_id, send_id, $3, message_id, contact_id, $4, case $4 when 'skipped' then 'complained' end,
-                    case $4 when 'failed' then 550 end, case $4 when 'failed' then '5.1.1' end, now()
-             from message_recipients where message_id = $1 and send_id = $2",
+            "update sends set state = $4, reason = case $4 when 'skipped' then 'complained' end,
+                    smtp_code = case $4 when 'failed' then 550 end, enhanced_code = case $4 when 'failed' then '5.1.1' end, decided_at = now()
+             where request_id = $1 and id = $2 and month = $3",
         )
         .bind(message)
         .bind(SendId::of(message, u16::try_from(place).unwrap()).0)
@@ -82,7 +81,6 @@ async fn decide(edge: &Edge, states: &[&str]) -> Uuid {
         .await
         .unwrap();
     }
-    sqlx::query("update requests set state = 'handled'").execute(&edge.pool).await.unwrap();
     message
 }
 
@@ -137,10 +135,10 @@ async fn a_message_is_stored_whole_and_rung_for_with_where_its_caller_waits() {
     let request: (Uuid, String, Value) =
         sqlx::query_as("select id, kind, payload from requests").fetch_one(&world.edge.pool).await.unwrap();
     assert_eq!(request, (id, "message".to_owned(), json!({"message_id": id})));
-    let (subject, ring) = first_on(&world.edge, stream::ACCEPTED).await;
-    assert!(subject.ends_with("mail.v1.accepted.crm.production.message"), "{subject}");
-    assert_eq!((&ring["request_id"], &ring["kind"]), (&json!(id), &json!("message")));
-    assert!(schemas::subjects::is_reply(ring["notify"].as_str().unwrap()), "{ring}");
+    let (subject, cleared) = first_on(&world.edge, stream::CLEARED).await;
+    assert!(subject.ends_with("mail.v1.cleared.priority"), "{subject}");
+    assert_eq!((&cleared["batch_id"], &cleared["kind"]), (&json!(id), &json!("one_off")));
+    assert!(schemas::subjects::is_reply(cleared["notify"].as_str().unwrap()), "{cleared}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_request_is_stored_under_the_id_of_its_send_and_rung_for() {
+async fn a_mail_that_is_due_now_has_its_send_and_is_announced_to_rendering() {
     let ready = Ready::start().await;
     open_streams(&ready.edge).await;
     let template = ready.template(json!({"template_type": "transactional", "body_html": "{{ data.order.id }}"})).await;
@@ -25,7 +25,7 @@ async fn a_request_is_stored_under_the_id_of_its_send_and_rung_for() {
 
     let (row_id, kind, state, payload): (Uuid, String, String, Value) =
         sqlx::query_as("select id, kind, state, payload from requests").fetch_one(&ready.edge.pool).await.unwrap();
-    assert_eq!((row_id, kind.as_str(), state.as_str()), (id, "transactional", "accepted"));
+    assert_eq!((row_id, kind.as_str(), state.as_str()), (id, "transactional", "handled"));
     let payload: schemas::messages::TransactionalPayload = serde_json::from_value(payload).unwrap();
     assert_eq!((payload.send_id, payload.address.as_str(), payload.sender_id), (id, "ann@example.com", ready.sender));
     assert_eq!(
@@ -33,9 +33,56 @@ async fn a_request_is_stored_under_the_id_of_its_send_and_rung_for() {
         (Some("Ann"), None, json!(7))
     );
 
-    let (subject, ring) = first_on(&ready.edge, stream::ACCEPTED).await;
+    let contact: Uuid = sqlx::query_scalar(
+        "select c.id from sends s join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id
+         where s.id = $1 and s.request_id = $1 and s.state = 'queued' and c.first_name = 'Ann' and c.phone = '+1 555'",
+    )
+    .bind(id)
+    .fetch_one(&ready.edge.pool)
+    .await
+    .unwrap();
+    let (subject, cleared) = first_on(&ready.edge, stream::CLEARED).await;
+    assert!(subject.ends_with("mail.v1.cleared.priority"), "{subject}");
+    assert_eq!((&cleared["batch_id"], &cleared["recipients"][0]["contact_id"]), (&json!(id), &json!(contact)));
+}
+
+#[tokio::test]
+async fn a_mail_whose_recipient_may_not_be_mailed_is_announced_to_the_gate() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let suppressed =
+        ready.client.post("/v1/suppressions", json!({"email": "ann@example.com", "reason": "hard_bounce"}));
+    assert_eq!(suppressed.await.status, 201);
+    let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});
+    let send = ready.client.post("/v1/transactional", body).await.text("send_id");
+    let (subject, resolved) = first_on(&ready.edge, stream::RESOLVED).await;
+    assert!(subject.ends_with("mail.v1.resolved.priority"), "{subject}");
+    assert_eq!(resolved["batch_id"], json!(send));
+}
+
+#[tokio::test]
+async fn a_mail_to_somebody_whom_an_import_holds_is_accepted_and_left_to_the_audience_stage() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let template = ready.template(json!({})).await;
+    ready.client.post("/v1/contacts", json!({"email": "ann@example.com"})).await;
+    let mut import = ready.edge.pool.begin().await.unwrap();
+    let held = sqlx::query("select from contacts where address = 'ann@example.com' for update").execute(&mut *import);
+    assert_eq!(held.await.unwrap().rows_affected(), 1);
+    // Her first name would be filled in.
+    let body = json!({"template_id": template, "email": "ann@example.com", "first_name": "Ann"});
+    let send = ready.client.post_once("order-1", "/v1/transactional", body.clone()).await.text("send_id");
+    let batch = json!({"messages": [{"template_id": template, "email": "ann@example.com", "first_name": "Ann"}]});
+    assert_eq!(ready.client.post(BATCH, batch).await.body["accepted"], 1);
+    let waiting = "select count(*) from requests where state = 'accepted' and announce_after is not null";
+    assert_eq!(ready.edge.count(waiting).await, 2);
+    assert_eq!(ready.edge.count("select count(*) from sends").await, 0);
+    let (subject, announced) = first_on(&ready.edge, stream::ACCEPTED).await;
     assert!(subject.ends_with("mail.v1.accepted.crm.production.transactional"), "{subject}");
-    assert_eq!(ring, json!({"tenant_id": ready.client.tenant, "request_id": send_id, "kind": "transactional"}));
+    assert_eq!(announced, json!({"tenant_id": ready.client.tenant, "request_id": send, "kind": "transactional"}));
+    import.rollback().await.unwrap();
+    assert_eq!(ready.client.post_once("order-1", "/v1/transactional", body).await.text("send_id"), send);
+    assert_eq!(ready.edge.count(waiting).await, 2);
 }
 
 #[tokio::test]
@@ -57,7 +104,8 @@ async fn a_request_is_accepted_while_the_bus_is_away() {
     let template = ready.template(json!({})).await;
     let body = json!({"template_id": template, "email": "ann@example.com"});
     assert_eq!(ready.client.post("/v1/transactional", body).await.status, 202);
-    let due = "select count(*) from requests where announce_after <= now() + interval '5 seconds'";
+    let due =
+        "select count(*) from batches where state = 'announced' and announce_after <= now() + interval '10 seconds'";
     assert_eq!(ready.edge.count(due).await, 1);
 }
 
@@ -74,14 +122,24 @@ async fn a_send_can_be_followed_from_the_first_answer_on() {
         (&json!("queued"), &json!("ann@example.com"), &json!("transactional"))
     );
     assert_eq!((&send["attempts"], &send["timeline"][0]["type"]), (&json!([]), &json!("queued")));
-    sqlx::query("update requests set state = 'rejected', outcome = 'template_gone', handled_at = now()")
-        .execute(&ready.edge.pool)
-        .await
-        .unwrap();
-    let send = ready.client.get(&path).await.body["send"].clone();
-    assert_eq!((&send["state"], &send["failure_reason"]), (&json!("failed"), &json!("template_gone")));
     let other = SendId::of(parse_id(&send_id).unwrap(), 1).0;
     assert_eq!(ready.client.get(&format!("/v1/sends/{other}")).await.refusal(), (404, "send_not_found"));
+}
+
+#[tokio::test]
+async fn a_request_that_no_stage_could_handle_shows_why() {
+    let ready = Ready::start().await;
+    let due = (chrono::Utc::now() + chrono::TimeDelta::days(1)).to_rfc3339();
+    let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com", "scheduled_at": due});
+    let send_id = ready.client.post("/v1/transactional", body).await.text("send_id");
+    sqlx::query(
+        "update requests set state = 'rejected', outcome = 'template_gone', announce_after = null, handled_at = now()",
+    )
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    let send = ready.client.get(&format!("/v1/sends/{send_id}")).await.body["send"].clone();
+    assert_eq!((&send["state"], &send["failure_reason"]), (&json!("failed"), &json!("template_gone")));
 }
 
 #[rstest]
@@ -374,8 +432,7 @@ async fn a_batch_answers_each_message_and_a_bad_one_costs_no_other() {
     assert_eq!((SendId(send(2)).ordinal(), SendId(send(2)).batch()), (0, send(2)), "copies take ordinals of their own");
     assert_ne!(SendId(send(2)).batch(), SendId(send(0)).batch());
     assert_eq!(ready.edge.count("select count(*) from requests").await, 3);
-    let (_, announced) = first_on(&ready.edge, stream::ACCEPTED).await;
-    assert_eq!(announced["count"], 4);
+    assert_eq!(ready.edge.count("select count(*) from sends").await, 4, "copies too");
 }
 
 #[tokio::test]

@@ -35,6 +35,10 @@ pub const BEGIN_ASYNC_COMMIT: &str = "begin; set local synchronous_commit = off"
 /// own.
 pub const WAIT_BRIEFLY: &str = "set local lock_timeout = '1s'";
 
+/// For mail that is due now: waits for locks as long as it takes those who do the same beside it. An import holds contacts of its tenant for
+/// a minute.
+pub const WAIT_FOR_PEERS: &str = "set local lock_timeout = '100ms'";
+
 /// Begins a transaction that waits for locks as [`WAIT_BRIEFLY`] has it.
 pub const BEGIN_BRIEFLY: &str = "begin; set local lock_timeout = '1s'";
 

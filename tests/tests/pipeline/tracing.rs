@@ -16,8 +16,8 @@ const TRACES: [(&str, &str); 4] = [
 ];
 /// The stages that handle mail.
 const ROAD: [&str; 4] = ["audience resolve", "compliance decide", "rendering render", "delivery transact"];
-/// The road of a single mail to a recipient who may be mailed.
-const SHORT_ROAD: [&str; 3] = [ROAD[0], ROAD[2], ROAD[3]];
+/// The road of prompt mail to a recipient who may be mailed.
+const PROMPT_ROAD: [&str; 2] = [ROAD[2], ROAD[3]];
 
 fn parent((trace, step): (&str, &str)) -> String {
     format!("00-{trace}-{step}-01")
@@ -74,14 +74,14 @@ async fn a_transactional_mail_is_one_trace_from_the_request_to_the_webhook() {
     let traced = rig.client.saying("traceparent", &parent(TRACES[0]));
     let send = traced.post("/v1/transactional", body).await.expect(202)["send_id"].as_str().unwrap().to_owned();
 
-    let road = [&["POST /v1/transactional"], &SHORT_ROAD[..]].concat();
+    let road = [&["POST /v1/transactional"], &PROMPT_ROAD[..]].concat();
     let all = [&road[..], &["webhooks post"]].concat();
     let steps = trace_with(&collector, TRACES[0].0, &all).await;
     assert_chain(&steps, &road);
     let door = named(&steps, "POST /v1/transactional");
     assert_eq!((door.parent.as_str(), door.kind.as_str()), (TRACES[0].1, "Server"));
     assert_eq!(door.attributes["http.response.status_code"], "202");
-    for (name, process) in SHORT_ROAD.iter().zip(["audience", "rendering", "delivery"]) {
+    for (name, process) in PROMPT_ROAD.iter().zip(["rendering", "delivery"]) {
         let step = named(&steps, name);
         assert_eq!((step.resource["postrider.processes"].as_str(), step.kind.as_str()), (process, "Consumer"));
         assert_eq!((step.attributes["messaging.system"].as_str(), step.failed), ("nats", false), "{step:?}");
@@ -149,12 +149,12 @@ async fn what_a_sweep_announces_again_stays_in_its_trace() {
     rig.client.saying("traceparent", &parent(TRACES[2])).post("/v1/transactional", body).await.expect(202);
     // The notification is lost, and the ledger announces at once.
     lose_bell(&rig).await;
-    sqlx::query("update requests set announce_after = now() where state = 'accepted'")
+    sqlx::query("update batches set announce_after = now() where state = 'announced'")
         .execute(&rig.pool)
         .await
         .unwrap();
     rig.start("stages", &["stage", "audience", "compliance", "rendering", "delivery"]).await;
-    let road = [&["POST /v1/transactional", "audience announce"], &SHORT_ROAD[..]].concat();
+    let road = [&["POST /v1/transactional", "audience announce"], &ROAD[1..]].concat();
     let steps = trace_with(&collector, TRACES[2].0, &road).await;
     assert_chain(&steps, &road);
     assert_eq!(rig.sink.wait(1, 60_000).await, 1);
@@ -162,7 +162,7 @@ async fn what_a_sweep_announces_again_stays_in_its_trace() {
 
 async fn lose_bell(rig: &Rig) {
     let jetstream = jetstream(rig).await;
-    let name = format!("{}{}", rig.env["POSTRIDER_STREAM_PREFIX"], schemas::subjects::stream::ACCEPTED);
+    let name = format!("{}{}", rig.env["POSTRIDER_STREAM_PREFIX"], schemas::subjects::stream::CLEARED);
     eventually("the announcement", WITHIN, || async {
         let stream = jetstream.get_stream(&name).await.ok()?;
         (stream.get_info().await.ok()?.state.messages == 1).then_some(())

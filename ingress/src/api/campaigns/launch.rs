@@ -292,8 +292,9 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
     store::empty_replaced_contents(ctx.db(), tenant, id, &store::contents_of(&launch.row)).await?;
     let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
     let (request_id, kind, due_at) = (schemas::new_id(), RequestKind::CampaignLaunch, launch.schedule.due);
-    let row = RequestRow { id: request_id, kind, payload: &payload, options: None, due_at };
-    requests::store::insert(ctx.db(), tenant, &caller, row).await?;
+    let row = RequestRow { id: request_id, payload: &payload, options: None, due_at };
+    requests::store::insert(ctx.db(), tenant, &caller, kind, &[row], false).await?;
+    runtime::trace::keep(ctx.db(), tenant, request_id).await?;
     ctx.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
     if due_at.is_none() {
         announce(ctx, &caller.product, caller.environment, request_id).await?;

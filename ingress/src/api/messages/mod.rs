@@ -13,11 +13,11 @@ pub(crate) mod store;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ledger::gate;
-use runtime::Job;
+use ledger::{gate, resolve::message};
+use runtime::{Job, trace};
 use schemars::JsonSchema;
 use schemas::{
-    MessageKind, RequestAnnounced, RequestKind, SendId, SkipReason,
+    MessageKind, RequestKind, SendId, SkipReason,
     messages::{MailOptions, MessagePayload},
 };
 use serde::Serialize;
@@ -160,7 +160,7 @@ pub(crate) struct MessageAccepted {
     pub(crate) withheld: Vec<Option<SkipReason>>,
 }
 
-/// Accepts a message: stores it, counts it against quota and hourly limit, and announces it. A scheduled one is announced by a sweep when it
+/// Accepts a message: stores it, counts it against quota and hourly limit, and writes and announces its sends. A scheduled one is announced by a sweep when it
 /// is due, and counts against the quota of that time. `waits`: the caller waits for the outcome.
 ///
 /// # Errors
@@ -184,17 +184,19 @@ pub(crate) async fn accept(
     if open == 0 {
         return Err(all_suppressed());
     }
-    let (id, kind, due_at) = (MailOptions::batch_id(draft.options.as_ref()), RequestKind::Message, draft.due_at());
+    let (id, due_at) = (MailOptions::batch_id(draft.options.as_ref()), draft.due_at());
     store::insert_message(ctx.db(), tenant, id, draft, &contacts).await?;
     let (caller, payload) = (Arc::clone(&ctx.caller), MessagePayload { message_id: id });
-    let row = RequestRow { id, kind, payload: &payload, options: draft.options.as_ref(), due_at };
-    requests::store::insert(ctx.db(), tenant, &caller, row).await?;
+    let row = RequestRow { id, payload: &payload, options: draft.options.as_ref(), due_at };
+    let is_due = due_at.is_none();
+    requests::store::insert(ctx.db(), tenant, &caller, RequestKind::Message, &[row], is_due).await?;
+    trace::keep(ctx.db(), tenant, id).await?;
     store::insert_attachments(ctx.db(), tenant, vec![(id, attachments)]).await?;
     meter(ctx, id, draft, open).await?;
-    if due_at.is_none() {
-        let announced = RequestAnnounced::of(tenant, id, kind);
-        let announced = if waits { announced.notifying(ctx.ingress.reply_inbox.subject()) } else { announced };
-        ctx.announce_request(&announced)?;
+    if is_due {
+        let notify = waits.then(|| ctx.ingress.reply_inbox.subject().to_owned());
+        let batches = message::resolve_accepted(ctx.db(), (tenant, id), &known, notify).await?;
+        batches.into_iter().for_each(|batch| ctx.announce(batch));
     }
     Ok(MessageAccepted { id, withheld })
 }
@@ -205,8 +207,8 @@ fn all_suppressed() -> ApiError {
         .detail("every recipient is suppressed or archived; GET /v1/suppressions tells why")
 }
 
-/// The hourly limit, then the quota, against which the open recipients count: those that are not blocked. Last, because the tenant's
-/// messages wait for each other from here to the commit.
+/// The hourly limit, then the quota, against which the open recipients count: those that are not blocked. Late, because the tenant's
+/// messages wait for each other from here to the commit: only its batch is written after it, which would count.
 async fn meter(ctx: &mut RequestContext, id: Uuid, draft: &MessageDraft, open: usize) -> Result<(), ApiError> {
     let (tenant, kind, settings) = (ctx.tenant, draft.kind, &ctx.ingress.settings);
     let limit = match kind {

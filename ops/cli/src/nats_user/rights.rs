@@ -97,7 +97,7 @@ pub(super) const ROLES: &[NatsRole] = &[
     },
     NatsRole {
         name: "ingress",
-        about: "direct requests in; accepted requests and signals out, answers of stages in; serves products' calls",
+        about: "direct requests in; accepted requests, batches of prompt mail and signals out, answers of stages in; serves products' calls",
         reads: &[
             (stream::REQUESTS, "ingress-prompt"),
             (stream::REQUESTS, "ingress-transactional"),
@@ -107,6 +107,8 @@ pub(super) const ROLES: &[NatsRole] = &[
             // A request of an unknown kind is reported and removed: no consumer takes it.
             "$JS.API.STREAM.MSG.DELETE.MAIL_REQUESTS",
             "mail.v1.accepted.*.*.*",
+            "mail.v1.resolved.priority",
+            "mail.v1.cleared.priority",
             "mail.v1.signal.*",
             "mail.v1.event.*.*.request.rejected",
             // Products follow their events through consumers that only the ingress makes.

@@ -6,8 +6,6 @@ use uuid::Uuid;
 
 use crate::start;
 
-const REPLY: &str = "mail.v1.reply.waiter";
-
 async fn all_handled(rig: &Rig, count: i64) {
     until("all messages are handled and every ring is taken", async || {
         rig.number("select count(*) from requests where state = 'handled'").await == count
@@ -23,9 +21,7 @@ async fn a_message_becomes_one_batch_however_often_it_is_announced() {
     let people = rig.people(&tenant, 50).await;
     let mut requests = Vec::new();
     for size in [1, 3, 50] {
-        let mut request = rig.message_request(&tenant, &people[..size]).await;
-        request.notify = Some(REPLY.to_owned());
-        requests.push(request);
+        requests.push(rig.message_request(&tenant, &people[..size]).await);
     }
     for ring in 0..3 {
         rig.ring(&requests, &ring.to_string()).await;
@@ -59,7 +55,7 @@ async fn a_message_becomes_one_batch_however_often_it_is_announced() {
     rig.assert_books().await;
     let announced: Vec<Cleared> = rig.messages(stream::CLEARED).await;
     assert_eq!(announced.len(), 3, "once each");
-    assert!(announced.iter().all(|message| message.lane == Lane::Priority && message.notify.as_deref() == Some(REPLY)));
+    assert!(announced.iter().all(|message| message.lane == Lane::Priority));
 }
 
 #[tokio::test(flavor = "multi_thread")]

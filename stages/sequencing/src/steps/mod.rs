@@ -11,7 +11,7 @@ mod suppress;
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
-use runtime::Publication;
+use runtime::{Publication, db::WAIT_FOR_PEERS};
 use schemas::{ExitReason, StepType};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
@@ -103,9 +103,6 @@ pub(crate) enum StepResult {
 /// What a group publishes after its commit.
 pub(crate) type Announcements = Vec<Publication>;
 
-/// Longest wait of a step for rows that others hold, as an import its contacts: the transaction is that of all tenants' steps.
-const LOCK_WAIT: &str = "set local lock_timeout = '100ms'";
-
 /// Takes one step for items of one type, at this time by the database's clock. Rows that others hold hold up their tenant's steps only:
 /// those of each tenant are then taken alone.
 pub(crate) async fn take(
@@ -178,7 +175,7 @@ async fn take_together(
     Ok(Some(taken))
 }
 
-/// All of them within a savepoint, or none.
+/// All of them within a savepoint, or none. It waits for rows no longer than prompt mail does: the transaction is that of all tenants' steps.
 async fn attempt(
     db: &mut PgConnection,
     kind: StepType,
@@ -188,7 +185,7 @@ async fn attempt(
     now: DateTime<Utc>,
 ) -> sqlx::Result<Vec<StepResult>> {
     let mut savepoint = db.begin().await?;
-    sqlx::raw_sql(LOCK_WAIT).execute(&mut *savepoint).await?;
+    sqlx::raw_sql(WAIT_FOR_PEERS).execute(&mut *savepoint).await?;
     let announced = announce.len();
     let db = &mut *savepoint;
     let result = match kind {

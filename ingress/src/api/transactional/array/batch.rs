@@ -115,11 +115,10 @@ async fn send_batch(ctx: &mut RequestContext, prepared: Result<ArrayItems, ApiEr
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     keys::claim_keys(ctx.db(), caller.lineage, &mut items).await?;
     items.check_requests();
-    for announcement in accept_for_tenant(ctx.db(), &caller, tenant, &mut items).await? {
+    for announcement in accept_for_tenant(ctx.db(), &caller, tenant, &mut items, true).await? {
         ctx.announce(announcement);
     }
     keys::store_answers(ctx.db(), caller.lineage, &items).await?;
-    // Contacts and sends are written by the audience stage.
     ctx.commits_no_facts();
     let results: Vec<MailBatchResult> = items.outcomes().into_iter().map(MailBatchResult::of).collect();
     let refused = results.iter().filter(|result| result.error.is_some()).count();

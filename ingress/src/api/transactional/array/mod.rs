@@ -28,7 +28,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::item::{ArrayItems, ItemState};
-use super::{ACCEPTED, NewRequest, ready, template_not_found};
+use super::{ACCEPTED, NewRequest, insert_attachments, insert_requests, ready, template_not_found};
 use crate::{
     api::contacts::named,
     pipeline::{
@@ -96,7 +96,7 @@ pub(crate) async fn accept_array(
         drop(db);
         items.inspect_files(ingress, &caller.product).await?;
     }
-    let mut tx = begin_write(ingress, AccessPattern::Scan, Uuid::nil()).await?;
+    let mut tx = begin_write(ingress, AccessPattern::ByKey, Uuid::nil()).await?;
     match key.claim(tx.db(), caller.lineage, None, Duration::ZERO).await? {
         KeyClaim::Taken => {}
         KeyClaim::Answered(stored) => {
@@ -109,8 +109,11 @@ pub(crate) async fn accept_array(
     store::find_tenants(db, caller, &mut items).await?;
     keys::claim_keys(db, caller.lineage, &mut items).await?;
     let mut announcements = Vec::new();
-    for tenant in items.check_requests() {
-        announcements.extend(accept_for_tenant(db, caller, tenant, &mut items).await?);
+    let tenants = items.check_requests();
+    for tenant in &tenants {
+        // Of several tenants, one would hold rows while it waits for those of another.
+        let at_once = tenants.len() == 1;
+        announcements.extend(accept_for_tenant(db, caller, *tenant, &mut items, at_once).await?);
     }
     keys::store_answers(db, caller.lineage, &items).await?;
     let summary = items.summary();
@@ -155,12 +158,14 @@ fn note_items(
     }
 }
 
-/// Accepts or refuses one tenant's requests. Returns the announcements of the accepted ones.
+/// Accepts or refuses one tenant's requests, and writes the sends of those that are due, if `at_once`. Returns the announcements of the
+/// accepted ones.
 async fn accept_for_tenant(
     db: &mut PgConnection,
     caller: &Caller,
     tenant: Uuid,
     items: &mut ArrayItems,
+    at_once: bool,
 ) -> Result<Vec<Publication>, ApiError> {
     runtime::db::confine(db, tenant).await?;
     let contents = store::find_contents(db, tenant, &items.templates(tenant)).await?;
@@ -186,9 +191,11 @@ async fn accept_for_tenant(
             options.get_or_insert_default().is_bulk = true;
         }
     }
-    store::insert_requests(db, tenant, caller, requests).await?;
+    let resolved = insert_requests(db, tenant, caller, &requests, at_once).await?;
+    let files = requests.into_iter().map(|request| (request.payload.send_id, request.attachments)).collect();
+    insert_attachments(&mut *db, tenant, files).await?;
     trace::keep_each(db, batches.all().map(|(_, (batch, _))| (tenant, batch))).await?;
-    batches.announcements(tenant, &caller.product, caller.environment)
+    batches.announcements(tenant, &caller.product, caller.environment, resolved)
 }
 
 /// The batches of the accepted requests: one for each content and sender, one for each mail with copies, which take the ordinals after its
@@ -245,18 +252,25 @@ impl NewBatches {
         shared.chain(self.separate.iter().copied())
     }
 
-    /// One announcement of all that is prompt, and one of the large rest, which does not belong in the prompt queue.
+    /// The announcements of the prompt batches that are `resolved`, or else one of their requests; and one of the large rest, which does not
+    /// belong in the prompt queue: the audience stage has it dispatched.
     fn announcements(
         &self,
         tenant: Uuid,
         product: &str,
         environment: Environment,
+        resolved: Option<Vec<Publication>>,
     ) -> Result<Vec<Publication>, ApiError> {
         let (large, prompt): (Vec<_>, Vec<_>) = self.all().partition(|(source, _)| self.is_bulk(*source));
-        let prompt =
-            announcement(tenant, &prompt, subjects::accepted(product, environment, RequestKind::Transactional))?;
-        let large = announcement(tenant, &large, subjects::accepted_array(product, environment))?;
-        Ok([prompt, large].into_iter().flatten().collect())
+        let mut announcements = match resolved {
+            Some(batches) => batches,
+            None => {
+                let subject = subjects::accepted(product, environment, RequestKind::Transactional);
+                Vec::from_iter(announcement(tenant, &prompt, subject)?)
+            }
+        };
+        announcements.extend(announcement(tenant, &large, subjects::accepted_array(product, environment))?);
+        Ok(announcements)
     }
 }
 
@@ -342,7 +356,7 @@ mod tests {
         }
         batches.next_send(reminder, sender, None);
         let announcements =
-            batches.announcements(schemas::new_id(), "shop", Environment::Production).unwrap_or_default();
+            batches.announcements(schemas::new_id(), "shop", Environment::Production, None).unwrap_or_default();
         let subjects: Vec<&str> = announcements.iter().map(|one| one.subject.as_str()).collect();
         assert_eq!(
             subjects,

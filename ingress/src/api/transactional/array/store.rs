@@ -2,18 +2,13 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
-use runtime::plans;
-use schemas::{
-    DomainStatus, RequestKind,
-    messages::{MailOptions, TransactionalPayload},
-};
-use sqlx::{PgConnection, types::Json};
+use schemas::DomainStatus;
+use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{super::NewRequest, ArrayItems};
+use super::ArrayItems;
 use crate::{
-    api::{messages::store::insert_attachments, senders::store::Readiness},
+    api::senders::store::Readiness,
     pipeline::{auth::keys::Caller, check_tenant},
 };
 
@@ -50,7 +45,10 @@ pub(super) async fn find_contents(
     templates: &[Uuid],
 ) -> sqlx::Result<HashMap<Uuid, Uuid>> {
     let rows = sqlx::query!(
-        "select id, content_id from templates where tenant_id = $1 and id = any ($2) and status <> 'archived'",
+        "select t.id, t.content_id
+         from unnest($2::uuid[]) as w (id)
+         join templates t on t.tenant_id = $1 and t.id = w.id
+         where t.status <> 'archived'",
         tenant,
         templates,
     )
@@ -99,37 +97,4 @@ pub(super) async fn find_senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uui
         }
     }
     Ok(senders)
-}
-
-/// Stores requests, each under the id of its send, and their files.
-pub(super) async fn insert_requests(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    caller: &Caller,
-    mut requests: Vec<NewRequest>,
-) -> sqlx::Result<()> {
-    let files = requests.iter_mut().map(|new| (new.payload.send_id, std::mem::take(&mut new.attachments))).collect();
-    let ids: Vec<Uuid> = requests.iter().map(|request| request.payload.send_id).collect();
-    let payloads: Vec<Json<&TransactionalPayload>> = requests.iter().map(|request| Json(&request.payload)).collect();
-    let options: Vec<Option<Json<&MailOptions>>> =
-        requests.iter().map(|request| request.options.as_ref().map(Json)).collect();
-    let due: Vec<Option<DateTime<Utc>>> = requests.iter().map(NewRequest::due_at).collect();
-    plans::checks_keep_their_plans(&mut *db).await?;
-    sqlx::query!(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, options, announce_after, due_at)
-         select $1, w.id, $2, $3, $4, w.payload, w.options, coalesce(w.due_at, now() + interval '10 seconds'), coalesce(w.due_at, now())
-         from unnest($5::uuid[], $6::jsonb[], $7::jsonb[], $8::timestamptz[]) as w (id, payload, options, due_at)",
-        tenant,
-        caller.product,
-        caller.environment.as_str(),
-        RequestKind::Transactional.as_str(),
-        &ids,
-        &payloads as &[Json<&TransactionalPayload>],
-        &options as &[Option<Json<&MailOptions>>],
-        &due as &[Option<DateTime<Utc>>],
-    )
-    .execute(&mut *db)
-    .await?;
-    insert_attachments(&mut *db, tenant, files).await?;
-    plans::plans_are_made_anew(db).await
 }

@@ -6,7 +6,7 @@ with wanted as (
 ), locked as (
     select c.tenant_id, c.id
     from wanted w
-    join contacts c on c.tenant_id = w.tenant_id and c.id = w.id
+    join contacts c on c.tenant_id = w.tenant_id and c.id = w.id and c.status <> 'erased'
     order by c.id, c.tenant_id
     for no key update of c
 )

@@ -1,4 +1,4 @@
--- One batch per message and one send per recipient, announced for the first time, and the request handled. $1 tenants,
+-- One batch per message and one send per recipient, announced for the first time. $1 tenants,
 -- $2 messages (each also its batch's and its request's id), $3 months, $4 seconds until it is announced again. Answers the batches.
 with wanted as (
     select * from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, message_id, month)
@@ -21,11 +21,6 @@ with wanted as (
 ), send as (
     insert into sends (tenant_id, id, month, request_id, contact_id)
     select tenant_id, send_id, month, message_id, contact_id from recipient
-), handled as (
-    update requests r
-    set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
-    from wanted w
-    where r.tenant_id = w.tenant_id and r.id = w.message_id
 )
 select c.tenant_id as "tenant_id!", c.message_id as "batch_id!", m.content_id, m.sender_id, m.is_test,
        m.classification as "classification: Classification", c.send_ids as "send_ids!", c.contact_ids as "contact_ids!"

@@ -1,4 +1,4 @@
--- The batches and sends of these requests, and the requests handled. A small batch is announced now, in the priority lane; one of
+-- The batches and sends of these requests. A small batch is announced now, in the priority lane; one of
 -- more than $9 takes the bulk lane, as does one of a large array ($11), and waits there for dispatch. $1 tenants, $2 requests (each also the id of
 -- its first send; the others are copies), $3 batches, $4 months, $5 contacts, $6 contents, $7 senders, $8 seconds until it is announced
 -- again, $10 sends, $12 the most batches of a tenant under way in the priority lane: scheduled mail ($13) that would be more takes the bulk
@@ -64,11 +64,6 @@ with wanted as (
 ), send as (
     insert into sends (tenant_id, id, month, request_id, contact_id)
     select tenant_id, send_id, month, request_id, contact_id from wanted
-), handled as (
-    update requests r
-    set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
-    from wanted w
-    where r.tenant_id = w.tenant_id and r.id = w.request_id
 )
 select n.tenant_id as "tenant_id!", n.batch_id as "batch_id!", n.content_id as "content_id!", n.sender_id as "sender_id!",
        n.classification as "classification!: Classification", n.send_ids as "send_ids!", n.contact_ids as "contact_ids!",

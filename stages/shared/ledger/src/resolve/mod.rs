@@ -1,13 +1,15 @@
-//! Accepted requests become sends.
+//! Requests become sends: those that are due now in the transaction that accepts them, the others when they are due.
 
+mod contacts;
 pub mod message;
 pub mod transactional;
 
 use std::collections::HashMap;
 
 use runner::StageError;
-use runtime::Publication;
+use runtime::{Publication, column};
 use schemas::{Classification, Cleared, ClearedRecipient, Lane, MessageKind, SendId, subjects};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
@@ -66,4 +68,18 @@ impl PromptBatch {
         };
         Ok(Publication::json(subjects::cleared(Lane::Priority), message.message_id(), &message)?)
     }
+}
+
+/// Marks stored requests of these tenants as handled.
+async fn mark_handled(db: &mut PgConnection, requests: &[(Uuid, Uuid)]) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update requests r set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
+         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
+         where r.tenant_id = w.tenant_id and r.id = w.id",
+        &column(requests, |(tenant, _)| *tenant),
+        &column(requests, |(_, id)| *id),
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }

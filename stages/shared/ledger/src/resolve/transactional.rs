@@ -1,5 +1,8 @@
-//! Transactional requests: one contact and one send each, for as many requests as are waiting together. Requests that were accepted
-//! together, with one content and sender, are one batch: the batch is in the send's id, and all of them are handled in one transaction.
+//! Transactional requests: a send for the mail and for each of its copies. Requests that were accepted together, with one content and
+//! sender, are one batch: the batch is in the send's id.
+//!
+//! What is due now is resolved in the transaction that accepts it: one commit, and one message on the bus, lie between a caller and the
+//! rendering of the mail. The audience stage resolves what is due later, and what had to wait for rows that an import holds.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -7,18 +10,26 @@ use std::{
 };
 
 use runner::StageError;
-use runtime::{Publication, column, db::is_lock_timeout, plans::PreparedPool};
+use runtime::{
+    Publication, column,
+    db::{BEGIN_ASYNC_COMMIT, WAIT_FOR_PEERS, is_lock_timeout},
+    plans::PreparedPool,
+};
 use schemas::{
     Classification, MessageKind, RequestAnnounced, SendId,
     ids::PROMPT_BATCH_MAX,
-    messages::{ContactDetails, ERASED_COPY, MailOptions, TransactionalPayload},
+    messages::{ERASED_COPY, MailOptions, TransactionalPayload},
     month_of,
 };
-use sqlx::{PgConnection, types::Json};
+use sqlx::{AssertSqlSafe, PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::PromptBatch;
-use crate::{hours::BatchKey, recipient_eligibility};
+use super::{
+    PromptBatch,
+    contacts::{ContactKey, find_or_create},
+    mark_handled,
+};
+use crate::{dispatch::PRIORITY_REANNOUNCE, hours::BatchKey, recipient_eligibility};
 
 /// Sends made in one transaction, about: limits how long its rows are locked.
 const AT_ONCE: usize = 1_000;
@@ -26,39 +37,65 @@ const AT_ONCE: usize = 1_000;
 /// Batches of a tenant under way in the priority lane. Scheduled mail beyond these takes the bulk lane, where tenants take turns.
 const PROMPT_OPEN_MAX: i64 = 1_000;
 
-/// As [`runtime::db::BEGIN_ASYNC_COMMIT`]: if a crash of Postgres loses the commit, the requests are still accepted, and are announced again.
-/// Locks are waited for as long as it takes those who resolve beside it. An import holds contacts of its tenant for a minute.
-const BEGIN: &str = "begin; set local synchronous_commit = off; set local lock_timeout = '100ms'";
-
-/// An accepted request with its payload.
-struct Accepted {
-    tenant_id: Uuid,
-    request_id: Uuid,
-    payload: TransactionalPayload,
-    options: MailOptions,
+/// A transactional request. It is stored under the id of its send.
+#[derive(Debug, Clone, Copy)]
+pub struct MailRequest<'a> {
+    /// Whose it is.
+    pub tenant_id: Uuid,
+    /// What to send to whom.
+    pub payload: &'a TransactionalPayload,
+    /// What the caller set for this mail, if anything.
+    pub options: Option<&'a MailOptions>,
 }
 
-impl Accepted {
-    fn batch(&self) -> BatchKey {
-        (self.tenant_id, SendId(self.payload.send_id).batch())
+impl<'a> MailRequest<'a> {
+    fn batch_id(&self) -> Uuid {
+        SendId(self.payload.send_id).batch()
     }
 
     /// The sends it becomes, each with the address of its recipient: the mail, and its copies, but for those whose recipient was erased.
-    fn sends(&self) -> impl Iterator<Item = (Uuid, &str)> {
-        let copies = (1..).zip(&self.options.copies).filter(|(_, copy)| copy.address.as_str() != ERASED_COPY);
-        let copies = copies.map(|(ordinal, copy)| (SendId::of(self.batch().1, ordinal).0, copy.address.as_str()));
-        std::iter::once((self.payload.send_id, self.payload.address.as_str())).chain(copies)
+    pub(super) fn sends(&self) -> impl Iterator<Item = (Uuid, &'a str)> {
+        let (payload, batch) = (self.payload, self.batch_id());
+        let copies = (1..).zip(self.options.into_iter().flat_map(|options| &options.copies));
+        let copies = copies.filter(|(_, copy)| copy.address.as_str() != ERASED_COPY);
+        let copies = copies.map(move |(ordinal, copy)| (SendId::of(batch, ordinal).0, copy.address.as_str()));
+        std::iter::once((payload.send_id, payload.address.as_str())).chain(copies)
+    }
+
+    /// How many sends it becomes, about.
+    fn size(&self) -> usize {
+        1 + self.options.map_or(0, |options| options.copies.len())
     }
 }
 
-/// A tenant's address: the key of a contact.
-type ContactKey = (Uuid, String);
-
-/// A contact that exists already.
-struct Known {
-    id: Uuid,
-    /// Which of its fields are empty, in the order of [`ContactDetails::fields`].
-    empty: [bool; 4],
+/// Resolves requests in the transaction that accepts them, and answers the announcements of their batches, for after its commit. The caller
+/// stores the requests as handled.
+///
+/// `None`: they are more than one transaction should hold, or Postgres refused, mostly because another transaction holds rows of theirs, as
+/// an import does. Nothing is done then, and the requests are stored as accepted: the audience stage resolves them, or says why not. The
+/// wait for rows is a short one: the connection is one that all tenants share.
+pub async fn resolve_accepted(
+    db: &mut PgConnection,
+    requests: &[MailRequest<'_>],
+) -> sqlx::Result<Option<Vec<Publication>>> {
+    if requests.iter().map(MailRequest::size).sum::<usize>() > AT_ONCE {
+        return Ok(None);
+    }
+    sqlx::raw_sql("savepoint resolve; set local lock_timeout = '20ms'").execute(&mut *db).await?;
+    match write_all(&mut *db, requests, PRIORITY_REANNOUNCE).await {
+        Ok(publications) => {
+            // A rollback takes the setting back, a release does not.
+            sqlx::raw_sql("release savepoint resolve; set local lock_timeout to default").execute(db).await?;
+            Ok(Some(publications))
+        }
+        Err(error) => {
+            sqlx::raw_sql("rollback to savepoint resolve").execute(db).await?;
+            if !matches!(&error, StageError::Ledger(error) if is_lock_timeout(error)) {
+                tracing::warn!(error = error.chain(), "requests are left to the audience stage");
+            }
+            Ok(None)
+        }
+    }
 }
 
 /// Resolves requests to sends, and answers their announcements. A request that was handled before is left alone: if its batch was not
@@ -139,209 +176,92 @@ async fn resolve_portion(
     asked: &BTreeSet<BatchKey>,
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
-    let mut tx = by_key.begin_with(BEGIN).await?;
-    let (accepted, known) = lock(&mut tx, asked).await?;
+    // If a crash of Postgres loses this commit, the requests are still accepted, and are announced again.
+    let begin = format!("{BEGIN_ASYNC_COMMIT}; {WAIT_FOR_PEERS}");
+    let mut tx = by_key.begin_with(AssertSqlSafe(begin)).await?;
+    let accepted = lock(&mut tx, asked).await?;
     let mut publications = Vec::new();
     if !accepted.is_empty() {
-        let contacts = find_or_create(&mut tx, &accepted, known).await?;
-        publications = write(&mut tx, &accepted, &contacts, reannounce).await?;
+        let requests: Vec<MailRequest<'_>> = accepted.iter().map(Accepted::request).collect();
+        publications = write_all(&mut tx, &requests, reannounce).await?;
+        let keys = column(&requests, |request| (request.tenant_id, request.payload.send_id));
+        mark_handled(&mut tx, &keys).await?;
     }
     tx.commit().await?;
     Ok(publications)
 }
 
-/// Locks the requests of these batches, and answers those that are to be handled, with the contacts of them that exist; those of copies are
-/// left out.
-async fn lock(
-    db: &mut PgConnection,
-    asked: &BTreeSet<BatchKey>,
-) -> Result<(Vec<Accepted>, HashMap<ContactKey, Known>), StageError> {
+/// An accepted request as it is stored.
+struct Accepted {
+    tenant_id: Uuid,
+    payload: TransactionalPayload,
+    options: Option<MailOptions>,
+}
+
+impl Accepted {
+    fn request(&self) -> MailRequest<'_> {
+        MailRequest { tenant_id: self.tenant_id, payload: &self.payload, options: self.options.as_ref() }
+    }
+}
+
+/// Locks the requests of these batches, and answers those that are to be handled.
+async fn lock(db: &mut PgConnection, asked: &BTreeSet<BatchKey>) -> Result<Vec<Accepted>, StageError> {
     let (tenants, batches): (Vec<Uuid>, Vec<Uuid>) = asked.iter().copied().unzip();
     // Batch by batch in the given order, which is that of tenants and ids; each by its range of the primary key.
     let rows = sqlx::query!(
-        r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.state as "state!", r.payload as "payload!",
-                  r.options as "options: Json<MailOptions>", c.id as "contact_id?", c.first_name is null as "no_first_name!",
-                  c.last_name is null as "no_last_name!", c.title is null as "no_title!", c.phone is null as "no_phone!"
+        r#"select r.tenant_id as "tenant_id!", r.id as "id!", r.payload as "payload?", r.options as "options: Json<MailOptions>"
            from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, first, last)
            cross join lateral (
-               select q.tenant_id, q.id, q.state, q.payload::text as payload, q.payload ->> 'address' as address, q.options
+               select q.tenant_id, q.id, case when q.state = 'accepted' then q.payload::text end as payload, q.options
                from requests q
                where q.tenant_id = w.tenant_id and q.id between w.first and w.last and q.kind = 'transactional'
                order by q.id
                for update
-           ) r
-           left join contacts c on c.tenant_id = r.tenant_id and c.address = r.address"#,
+           ) r"#,
         &tenants,
         &batches,
         &column(&batches, |batch| SendId::last_of(*batch)),
     )
     .fetch_all(db)
     .await?;
-    let (mut accepted, mut known) = (Vec::with_capacity(rows.len()), HashMap::new());
-    let mut found = BTreeSet::new();
+    let (mut accepted, mut found) = (Vec::with_capacity(rows.len()), BTreeSet::new());
     for row in rows {
         found.insert((row.tenant_id, SendId(row.id).batch()));
-        if row.state == "accepted" {
-            let payload: TransactionalPayload =
-                serde_json::from_str(&row.payload).map_err(|error| StageError::malformed(&error))?;
-            if let Some(id) = row.contact_id {
-                let empty = [row.no_first_name, row.no_last_name, row.no_title, row.no_phone];
-                known.insert((row.tenant_id, payload.address.as_str().to_owned()), Known { id, empty });
-            }
-            let options = row.options.map(|Json(options)| options).unwrap_or_default();
-            accepted.push(Accepted { tenant_id: row.tenant_id, request_id: row.id, payload, options });
+        if let Some(payload) = row.payload {
+            let payload = serde_json::from_str(&payload).map_err(|error| StageError::malformed(&error))?;
+            accepted.push(Accepted {
+                tenant_id: row.tenant_id,
+                payload,
+                options: row.options.map(|Json(options)| options),
+            });
         }
     }
     if found.len() < asked.len() {
         return Err(StageError::rejected("unknown_request", "no such transactional request in the ledger"));
     }
-    Ok((accepted, known))
+    Ok(accepted)
 }
 
-/// Each contact once; the fields of an earlier request win over those of a later one.
-fn wanted_contacts(accepted: &[Accepted]) -> HashMap<ContactKey, ContactDetails> {
-    let mut wanted: HashMap<ContactKey, ContactDetails> = HashMap::with_capacity(accepted.len());
-    for request in accepted {
-        for (_, address) in request.sends() {
-            wanted.entry((request.tenant_id, address.to_owned())).or_default();
-        }
-        let payload = &request.payload;
-        let details = wanted.entry((request.tenant_id, payload.address.as_str().to_owned())).or_default();
-        let fill = |field: &mut Option<String>, given: &Option<String>| {
-            if field.is_none() {
-                field.clone_from(given);
-            }
-        };
-        fill(&mut details.first_name, &payload.contact.first_name);
-        fill(&mut details.last_name, &payload.contact.last_name);
-        fill(&mut details.title, &payload.contact.title);
-        fill(&mut details.phone, &payload.contact.phone);
-    }
-    wanted
-}
-
-/// The contacts of these requests, of which some are known: finds others, creates missing ones, and fills empty fields of existing ones.
-async fn find_or_create(
+/// Writes the contacts, batches and sends of these requests. Answers the announcements of the priority batches.
+async fn write_all(
     db: &mut PgConnection,
-    accepted: &[Accepted],
-    mut known: HashMap<ContactKey, Known>,
-) -> Result<HashMap<ContactKey, Uuid>, StageError> {
-    let wanted = wanted_contacts(accepted);
-    if accepted.iter().any(|request| !request.options.copies.is_empty()) {
-        known = find(db, &wanted).await?;
-    }
-    // Those that exist before those that do not: an import locks them in this order.
-    fill(db, &wanted, &known).await?;
-    let missing: Vec<_> = wanted.iter().filter(|(key, _)| !known.contains_key(*key)).collect();
-    let mut created = Vec::new();
-    if !missing.is_empty() {
-        created = create(db, &missing).await?;
-        if created.len() < missing.len() {
-            // Read again, in a statement of its own: another process has created one at the same moment.
-            known = find(db, &wanted).await?;
-            fill(db, &wanted, &known).await?;
-        }
-    }
-    Ok(known.into_iter().map(|(key, contact)| (key, contact.id)).chain(created).collect())
-}
-
-/// The existing contacts.
-async fn find(
-    db: &mut PgConnection,
-    wanted: &HashMap<ContactKey, ContactDetails>,
-) -> Result<HashMap<ContactKey, Known>, StageError> {
-    let rows = sqlx::query!(
-        r#"select c.tenant_id, c.id, c.address, c.first_name is null as "no_first_name!", c.last_name is null as "no_last_name!",
-                  c.title is null as "no_title!", c.phone is null as "no_phone!"
-           from unnest($1::uuid[], $2::text[]) as w (tenant_id, address)
-           join contacts c on c.tenant_id = w.tenant_id and c.address = w.address"#,
-        &column(wanted.keys(), |(tenant, _)| *tenant),
-        &column(wanted.keys(), |(_, address)| address.clone()),
-    )
-    .fetch_all(db)
-    .await?;
-    let found = rows.into_iter().map(|row| {
-        let empty = [row.no_first_name, row.no_last_name, row.no_title, row.no_phone];
-        ((row.tenant_id, row.address), Known { id: row.id, empty })
-    });
-    Ok(found.collect())
-}
-
-/// Fills empty fields of existing contacts from the requests.
-async fn fill(
-    db: &mut PgConnection,
-    wanted: &HashMap<ContactKey, ContactDetails>,
-    known: &HashMap<ContactKey, Known>,
-) -> Result<(), StageError> {
-    let to_fill = wanted.iter().filter_map(|(key, details)| {
-        let contact = known.get(key)?;
-        let fills = contact.empty.iter().zip(details.fields()).any(|(empty, (_, given))| *empty && given.is_some());
-        fills.then_some((key.0, contact.id, details))
-    });
-    let to_fill: Vec<(Uuid, Uuid, &ContactDetails)> = to_fill.collect();
-    if to_fill.is_empty() {
-        return Ok(());
-    }
-    sqlx::query_file!(
-        "queries/resolve/fill_contacts.sql",
-        &column(&to_fill, |(tenant, ..)| *tenant),
-        &column(&to_fill, |(_, id, _)| *id),
-        &column(&to_fill, |(.., details)| details.first_name.clone()) as &[Option<String>],
-        &column(&to_fill, |(.., details)| details.last_name.clone()) as &[Option<String>],
-        &column(&to_fill, |(.., details)| details.title.clone()) as &[Option<String>],
-        &column(&to_fill, |(.., details)| details.phone.clone()) as &[Option<String>],
-    )
-    .execute(db)
-    .await?;
-    Ok(())
-}
-
-/// Creates contacts, except those that another transaction has created. They requested this mail, not marketing: their consent is pending.
-async fn create(
-    db: &mut PgConnection,
-    missing: &[(&ContactKey, &ContactDetails)],
-) -> Result<Vec<(ContactKey, Uuid)>, StageError> {
-    // In the order of the unique key, so that two processes with the same new contacts cannot deadlock.
-    let rows = sqlx::query!(
-        "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, marketing_status, source)
-         select w.tenant_id, w.id, w.address, w.first_name, w.last_name, w.title, w.phone, 'pending', 'transactional'
-         from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-             as w (tenant_id, id, address, first_name, last_name, title, phone)
-         order by w.tenant_id, w.address
-         on conflict (tenant_id, address) do nothing
-         returning tenant_id, address, id",
-        &column(missing, |((tenant, _), _)| *tenant),
-        &column(missing, |_| schemas::new_id()),
-        &column(missing, |((_, address), _)| address.clone()),
-        &column(missing, |(_, details)| details.first_name.clone()) as &[Option<String>],
-        &column(missing, |(_, details)| details.last_name.clone()) as &[Option<String>],
-        &column(missing, |(_, details)| details.title.clone()) as &[Option<String>],
-        &column(missing, |(_, details)| details.phone.clone()) as &[Option<String>],
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.address), row.id)).collect())
-}
-
-/// Writes batch and send of each request, and marks it as handled. Answers the announcements of the priority batches.
-async fn write(
-    db: &mut PgConnection,
-    accepted: &[Accepted],
-    contacts: &HashMap<ContactKey, Uuid>,
+    requests: &[MailRequest<'_>],
     reannounce: Duration,
 ) -> Result<Vec<Publication>, StageError> {
-    let mut sends: Vec<(&Accepted, Uuid, Uuid)> = Vec::with_capacity(accepted.len());
-    for request in accepted {
+    let contacts = find_or_create(&mut *db, requests).await?;
+    let mut sends: Vec<(&MailRequest<'_>, Uuid, Uuid)> = Vec::with_capacity(requests.len());
+    for request in requests {
         for (send, address) in request.sends() {
-            let contact = contacts.get(&(request.tenant_id, address.to_owned()));
-            sends.push((request, send, *contact.ok_or(StageError::Deferred { reason: "contact_vanished" })?));
+            let key: ContactKey = (request.tenant_id, address.to_owned());
+            let contact = contacts.get(&key).ok_or(StageError::Deferred { reason: "contact_vanished" })?;
+            sends.push((request, send, *contact));
         }
     }
     let rows = sqlx::query_file!(
         "queries/resolve/resolve_transactional.sql",
         &column(&sends, |(request, ..)| request.tenant_id),
-        &column(&sends, |(request, ..)| request.request_id),
-        &column(&sends, |(request, ..)| request.batch().1),
+        &column(&sends, |(request, ..)| request.payload.send_id),
+        &column(&sends, |(request, ..)| request.batch_id()),
         &column(&sends, |(_, send, _)| month_of(*send)),
         &column(&sends, |(_, _, contact)| *contact),
         &column(&sends, |(request, ..)| request.payload.content_id),
@@ -349,9 +269,9 @@ async fn write(
         reannounce.as_secs_f64(),
         PROMPT_BATCH_MAX as i64,
         &column(&sends, |(_, send, _)| *send),
-        &column(&sends, |(request, ..)| request.options.is_bulk),
+        &column(&sends, |(request, ..)| request.options.is_some_and(|options| options.is_bulk)),
         PROMPT_OPEN_MAX,
-        &column(&sends, |(request, ..)| request.options.scheduled_at.is_some()),
+        &column(&sends, |(request, ..)| request.options.is_some_and(|options| options.scheduled_at.is_some())),
     )
     .fetch_all(db)
     .await?;
