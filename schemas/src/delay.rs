@@ -40,12 +40,10 @@ pub fn after(from: DateTime<Utc>, amount: u32, unit: DelayUnit, zone: Tz) -> Dat
 
 /// How many days a number of business days takes.
 fn business_days(from: DateTime<Utc>, amount: u32, zone: Tz) -> u64 {
-    let (weeks, rest) = (u64::from(amount / 5), amount % 5);
+    let (mut days, mut left) = (u64::from(amount / 5) * 7, amount % 5);
     // Over a weekend a week is still five business days: from Saturday the fifth is the Friday.
     let mut day = from.with_timezone(&zone).date_naive().weekday();
-    let mut days = weeks * 7;
-    let mut left = rest;
-    if rest == 0 {
+    if left == 0 {
         // Whole weeks from a weekend would end on a weekend: they end on the Friday before it.
         return days - u64::from(days_into_weekend(day));
     }

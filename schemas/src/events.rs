@@ -21,7 +21,7 @@ pub fn delivers_at_once(provider: &str) -> bool {
 }
 
 crate::states::closed_set! {
-    /// What happened. All but the last two may be subscribed to by webhook; all are on the bus.
+    /// What happened. All but the last two may be subscribed to by webhook; all but `webhook.test` are on the bus.
     EventType {
         /// Accepted by its route: the receiving server, the relay or the provider.
         EmailSent = "email.sent",

@@ -20,6 +20,7 @@ const ORDINAL_BITS: u32 = 9;
 const ORDINAL_MASK: u128 = (1 << ORDINAL_BITS) - 1;
 /// The low hex digits of a launch's ids that number its sends: 27 bits of batch number, nine of ordinal.
 const NUMBER_DIGITS: usize = 9;
+const NUMBER_MASK: u128 = (1 << (NUMBER_DIGITS * 4)) - 1;
 
 /// A fresh UUIDv7.
 #[must_use]
@@ -143,16 +144,14 @@ impl LaunchId {
     /// The number of a batch in its launch.
     #[must_use]
     pub fn number_of(batch: Uuid) -> i64 {
-        let low = batch.as_u128() & ((1_u128 << (NUMBER_DIGITS * 4)) - 1);
-        i64::try_from(low >> ORDINAL_BITS).unwrap_or(0)
+        i64::try_from((batch.as_u128() & NUMBER_MASK) >> ORDINAL_BITS).unwrap_or(0)
     }
 
     /// The id of the launch's batch of this number, as the SQL computes it.
     #[must_use]
     pub fn batch(self, number: u32) -> Uuid {
         let low = u128::from(number) << ORDINAL_BITS;
-        let mask = (1_u128 << (NUMBER_DIGITS * 4)) - 1;
-        Uuid::from_u128((self.0.as_u128() & !mask) | (low & mask))
+        Uuid::from_u128((self.0.as_u128() & !NUMBER_MASK) | (low & NUMBER_MASK))
     }
 }
 

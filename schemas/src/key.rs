@@ -1,6 +1,6 @@
 //! API keys: `svc_live_<slug>_<43 base62 + 6 checksum>` and `svc_test_…`. Stored as SHA-256 only.
 
-use rand::Rng;
+use rand::distr::{Alphanumeric, SampleString};
 use sha2::{Digest, Sha256};
 
 use crate::Environment;
@@ -21,25 +21,13 @@ pub fn is_slug(text: &str) -> bool {
 /// Makes a fresh key. It is shown once; only [`hash`] is stored.
 #[must_use]
 pub fn generate(product: &str, environment: Environment) -> String {
-    let mut rng = rand::rng();
-    let random: String = (0..RANDOM_CHARS)
-        .map(|_| {
-            // 248 is the largest multiple of 62 below 256: no character is likelier than another.
-            loop {
-                let byte = rng.next_u32() as u8;
-                if byte < 248 {
-                    return char::from(ALPHABET[usize::from(byte % 62)]);
-                }
-            }
-        })
-        .collect();
+    let random = Alphanumeric.sample_string(&mut rand::rng(), RANDOM_CHARS);
     let mode = match environment {
         Environment::Production => "live",
         Environment::Sandbox => "test",
     };
     let body = format!("svc_{mode}_{product}_{random}");
-    let checksum = checksum(&body);
-    format!("{body}{checksum}")
+    format!("{body}{}", checksum(&body))
 }
 
 /// Whether a text has a key's form and checksum: lets a scanner, and us, dismiss a mistyped key without a look-up.

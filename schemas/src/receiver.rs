@@ -43,8 +43,7 @@ impl Receiver {
     /// The receiver with this name, as the ledger keeps it.
     #[must_use]
     pub fn named(name: &str) -> Self {
-        let family = FAMILIES.iter().map(|(family, _)| *family).find(|family| *family == name).unwrap_or(OTHER);
-        Self { name: Arc::from(name), family }
+        Self { name: Arc::from(name), family: families().find(|family| *family == name).unwrap_or(OTHER) }
     }
 }
 

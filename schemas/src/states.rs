@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use product::{AttributionModel, DeliveryStatus, OutcomeType, SubscriptionStatus};
 pub use sequence::{DelayUnit, EnrollmentStatus, ExitReason, SequenceStatus, StepType};
 
-/// Makes a closed set that reads the same in Rust, JSON and Postgres text.
+/// Makes closed sets that read the same in Rust, JSON and Postgres text.
 macro_rules! closed_set {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+ }) => {
         $crate::named_enum! {
@@ -72,6 +72,9 @@ macro_rules! closed_set {
             }
         }
     };
+    ($($(#[$meta:meta])* $name:ident { $($members:tt)+ })+) => {
+        $($crate::states::closed_set! { $(#[$meta])* $name { $($members)+ } })+
+    };
 }
 pub(crate) use closed_set;
 
@@ -83,9 +86,7 @@ closed_set! {
         /// Mail is captured, never out.
         Sandbox = "sandbox",
     }
-}
 
-closed_set! {
     /// What sort of message a send is.
     MessageKind {
         /// One of a campaign.
@@ -115,16 +116,14 @@ impl MessageKind {
 }
 
 closed_set! {
-    /// The two roads through every stage, with their own consumers and workers: a campaign never stands before a password reset.
+    /// The two queues of every stage, with their own consumers and workers: a campaign never stands before a password reset.
     Lane {
         /// One-off, transactional, sequence.
         Priority = "priority",
         /// Campaigns.
         Bulk = "bulk",
     }
-}
 
-closed_set! {
     /// What the law and the recipient see in a message; decides which opt-outs apply.
     Classification {
         /// Needs consent; opt-outs apply.
@@ -134,9 +133,7 @@ closed_set! {
         /// Asked for by an act of the recipient; passes marketing opt-outs.
         Transactional = "transactional",
     }
-}
 
-closed_set! {
     /// Whether a contact has agreed to marketing.
     MarketingStatus {
         /// Consented, or imported with a stated basis.
@@ -222,9 +219,7 @@ closed_set! {
         /// Something a mail may be credited for.
         Outcome = "outcome",
     }
-}
 
-closed_set! {
     /// What internal systems may ask for on the bus: the last token of `mail.v1.request.…`.
     DirectKind {
         /// Launch a campaign.
@@ -244,9 +239,7 @@ closed_set! {
         /// Record an event of the product, or up to 500.
         Event = "event",
     }
-}
 
-closed_set! {
     /// The life of a campaign.
     CampaignStatus {
         /// Nothing sends.
@@ -262,9 +255,7 @@ closed_set! {
         /// Stopped by the caller; or still open, as after a pause, when its month of the ledger was dropped.
         Cancelled = "cancelled",
     }
-}
 
-closed_set! {
     /// Why a campaign is paused.
     PauseReason {
         /// The caller asked for it.
@@ -276,9 +267,7 @@ closed_set! {
         /// More recipients complained than the tripwire allows. Resuming disarms it.
         TripwireComplaints = "tripwire_complaints",
     }
-}
 
-closed_set! {
     /// What becomes of sends that `not_after` finds still open.
     OnMiss {
         /// They are skipped, as `window_missed`.
@@ -288,9 +277,7 @@ closed_set! {
         /// The campaign is paused.
         Hold = "hold",
     }
-}
 
-closed_set! {
     /// By what an A/B test is decided. Machines do not count.
     WinnerMetric {
         /// Recipients who clicked, of those the mail was sent to.
@@ -298,9 +285,7 @@ closed_set! {
         /// Recipients who opened, of those the mail was sent to.
         OpenRate = "open_rate",
     }
-}
 
-closed_set! {
     /// How an A/B test was decided.
     WinnerReason {
         /// One variant had the highest rate.
@@ -310,9 +295,7 @@ closed_set! {
         /// Too few mails or responses to tell: the first variant.
         TooLittleData = "too_little_data",
     }
-}
 
-closed_set! {
     /// The life of a send. Facts that come later (delivered, opened …) are times on the row, never states.
     SendState {
         /// Owed: nothing has left.
@@ -378,9 +361,7 @@ closed_set! {
         /// The campaign was cancelled.
         CampaignCancelled = "campaign_cancelled",
     }
-}
 
-closed_set! {
     /// What a bounce says (RFC 3463): the enhanced status code decides, then the reply code, then the words.
     BounceClass {
         /// The address does not exist: suppressed for good.
@@ -390,9 +371,7 @@ closed_set! {
         /// The sender was refused (policy, reputation, content): says nothing about the person.
         Block = "block",
     }
-}
 
-closed_set! {
     /// The life of a sending domain.
     DomainStatus {
         /// Not yet proven.

@@ -137,20 +137,9 @@ impl TokenKeys {
     #[must_use]
     pub fn seal_with(&self, key: TokenKeyId, purpose: Purpose, tenant_id: Uuid, send_id: Uuid, rest: &[u8]) -> String {
         let Some(key) = self.maker(key) else { return String::new() };
-        let mut payload = Vec::with_capacity(IDS_BYTES + rest.len());
-        payload.extend_from_slice(tenant_id.as_bytes());
-        payload.extend_from_slice(send_id.as_bytes());
-        payload.extend_from_slice(rest);
-        let tag = tag(key, purpose, &payload);
-        let mut token = String::with_capacity(16 + (payload.len() + MAC_BYTES) * 4 / 3 + 8);
-        token.push_str(VERSION);
-        token.push('.');
-        token.push_str(&hex::encode(key.id.0));
-        token.push('.');
-        URL_SAFE_NO_PAD.encode_string(&payload, &mut token);
-        token.push('.');
-        URL_SAFE_NO_PAD.encode_string(tag, &mut token);
-        token
+        let payload = [tenant_id.as_bytes().as_slice(), send_id.as_bytes(), rest].concat();
+        let tag = URL_SAFE_NO_PAD.encode(tag(key, purpose, &payload));
+        format!("{VERSION}.{}.{}.{tag}", hex::encode(key.id.0), URL_SAFE_NO_PAD.encode(&payload))
     }
 
     /// The local part of a send's return path: `b-<32 hex digits of the send>-<16 of a MAC>`. Short and lower-case only: a local

@@ -16,7 +16,7 @@
 //! and stored nowhere. `GET /v1/webhooks/call_secret` returns it, `POST /v1/webhooks/call_secret/rotate` replaces it. After a change of
 //! the master key the old one signs along for as long as it is kept.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
@@ -72,10 +72,7 @@ impl WebhookSecret {
     /// The secret as the caller gets it: for its answer and for the vault, and nowhere else.
     #[must_use]
     pub fn expose(&self) -> String {
-        let mut text = String::with_capacity(SECRET_PREFIX.len() + KEY_BYTES.div_ceil(3) * 4);
-        text.push_str(SECRET_PREFIX);
-        STANDARD.encode_string(self.0, &mut text);
-        text
+        format!("{SECRET_PREFIX}{}", STANDARD.encode(self.0))
     }
 }
 
@@ -118,21 +115,20 @@ pub fn call_secrets(keys: &[[u8; 32]], signer: CallSigner<'_>) -> Vec<WebhookSec
 pub fn sign(secrets: &[WebhookSecret], id: Uuid, timestamp: i64, body: &[u8]) -> [(&'static str, String); 4] {
     let id = id.hyphenated().to_string();
     let moment = timestamp.to_string();
-    let mut service = format!("t={moment}");
-    let mut standard = String::new();
-    for secret in secrets {
-        let spoken = tag(secret.expose().as_bytes(), &[moment.as_bytes(), b".", body]);
-        // Writing to a string cannot fail.
-        let _ = write!(service, ",v1={}", hex::encode(spoken));
-        let decoded = tag(&secret.0, &[id.as_bytes(), b".", moment.as_bytes(), b".", body]);
-        standard.push_str(if standard.is_empty() { "v1," } else { " v1," });
-        STANDARD.encode_string(decoded, &mut standard);
-    }
+    let service = |secret: &WebhookSecret| {
+        format!(",v1={}", hex::encode(tag(secret.expose().as_bytes(), &[moment.as_bytes(), b".", body])))
+    };
+    let standard = |secret: &WebhookSecret| {
+        let tag = tag(&secret.0, &[id.as_bytes(), b".", moment.as_bytes(), b".", body]);
+        format!("v1,{}", STANDARD.encode(tag))
+    };
+    let services: Vec<String> = secrets.iter().map(service).collect();
+    let standards: Vec<String> = secrets.iter().map(standard).collect();
     [
-        ("x-service-signature", service),
+        ("x-service-signature", format!("t={moment}{}", services.concat())),
         ("webhook-id", id),
         ("webhook-timestamp", moment),
-        ("webhook-signature", standard),
+        ("webhook-signature", standards.join(" ")),
     ]
 }
 

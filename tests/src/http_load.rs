@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -102,10 +103,7 @@ pub async fn closed_loop(address: SocketAddr, read: &SignedRead, connections: us
             asked
         })
     });
-    let mut asked = 0;
-    for caller in callers.collect::<Vec<_>>() {
-        asked += caller.await.unwrap();
-    }
+    let asked: u64 = join_all(callers).await.into_iter().map(Result::unwrap).sum();
     asked as f64 / begun.elapsed().as_secs_f64()
 }
 
@@ -135,10 +133,7 @@ pub async fn open_loop(
             latencies
         })
     });
-    let mut latencies = Vec::new();
-    for caller in callers.collect::<Vec<_>>() {
-        latencies.extend(caller.await.unwrap());
-    }
+    let mut latencies: Vec<f64> = join_all(callers).await.into_iter().flat_map(Result::unwrap).collect();
     latencies.sort_by(f64::total_cmp);
     latencies
 }

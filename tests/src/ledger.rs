@@ -7,23 +7,16 @@ use uuid::Uuid;
 
 /// Sends of a campaign by state.
 pub async fn states(pool: &PgPool, campaign: Uuid) -> BTreeMap<String, i64> {
-    let rows = sqlx::query("select state, count(*) from sends where campaign_id = $1 group by state")
-        .bind(campaign)
-        .fetch_all(pool)
-        .await
-        .unwrap();
-    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    let query = sqlx::query_as("select state, count(*) from sends where campaign_id = $1 group by state");
+    let rows: Vec<(String, i64)> = query.bind(campaign).fetch_all(pool).await.unwrap();
+    rows.into_iter().collect()
 }
 
 /// Batches whose counters differ from a recount of their sends. Must always be empty.
-///
-/// A send's batch is its id with the low nine bits cleared.
 pub async fn batches_off_the_books(pool: &PgPool) -> Vec<Uuid> {
     sqlx::query_scalar(
         "with recount as (
-             select s.tenant_id,
-                    (left(s.id::text, 33) || lpad(to_hex((('x' || lpad(right(s.id::text, 3), 8, '0'))::bit(32)::int >> 9) << 9), 3, '0'))::uuid as batch_id,
-                    count(*) as size,
+             select s.tenant_id, batch_of(s.id) as batch_id, count(*) as size,
                     count(*) filter (where state = 'queued') as queued,
                     count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,
                     count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
@@ -49,13 +42,10 @@ pub async fn batches_off_the_books(pool: &PgPool) -> Vec<Uuid> {
 
 /// The state and reason of each address's send in a campaign.
 pub async fn by_address(pool: &PgPool, campaign: Uuid) -> BTreeMap<String, (String, Option<String>)> {
-    let rows = sqlx::query(
+    let query = sqlx::query(
         "select c.address, s.state, s.reason from sends s
          join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id where s.campaign_id = $1",
-    )
-    .bind(campaign)
-    .fetch_all(pool)
-    .await
-    .unwrap();
+    );
+    let rows = query.bind(campaign).fetch_all(pool).await.unwrap();
     rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect()
 }

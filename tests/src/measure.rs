@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeSet, fs};
 
-fn ticks_per_second() -> f64 {
-    // Linux has reported 100 to user space on every architecture for decades (USER_HZ).
-    100.0
-}
+/// Linux has reported 100 to user space on every architecture for decades (USER_HZ).
+const TICKS_PER_SECOND: f64 = 100.0;
 
 /// User and system CPU seconds a process has used; with those of its ended children, which Postgres' postmaster collects.
 pub fn cpu_seconds(pid: u32) -> f64 {
@@ -14,7 +12,7 @@ pub fn cpu_seconds(pid: u32) -> f64 {
     let fields: Vec<&str> = rest.split(' ').collect();
     // Fields 14 to 17 of proc(5), counted from 1 with pid and name: utime, stime, cutime, cstime.
     fields.get(11..15).unwrap_or_default().iter().filter_map(|field| field.parse::<f64>().ok()).sum::<f64>()
-        / ticks_per_second()
+        / TICKS_PER_SECOND
 }
 
 /// A process and all that descend from it, now.

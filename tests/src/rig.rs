@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use devtools::servers::{ServerOptions, Servers};
+use devtools::servers::{ServerOptions, Servers, TestDatabase};
+use runtime::StageName;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -16,8 +17,7 @@ use crate::{
 };
 
 /// Every stage, as `postrider stage` names it.
-pub const STAGES: [&str; 8] =
-    ["audience", "compliance", "rendering", "delivery", "engagement", "attribution", "webhooks", "sequencing"];
+pub const STAGES: [&str; StageName::NAMES.len()] = *StageName::NAMES.first_chunk().unwrap();
 
 /// Clicks that come within seconds of the mail, and without a person's browser, are a scanner's.
 pub const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:128.0) Gecko/20100101 Firefox/128.0";
@@ -44,17 +44,16 @@ pub struct Rig {
     pub base_url: String,
     servers: Option<Servers>,
     /// On shared servers. After the processes, which are connected to it.
-    _database: Option<devtools::servers::TestDatabase>,
+    _database: Option<TestDatabase>,
     dir: TempDir,
 }
 
 impl Rig {
     /// On the servers the test run shares, with a database and a stream prefix of its own.
     pub async fn shared() -> Self {
-        let shared = devtools::servers::shared().await.unwrap();
-        let name = format!("rig_{:016x}", rand::random::<u64>());
-        let database = devtools::servers::TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-        let rig = Self::build(None, shared.nats_url().to_owned(), database.url(), format!("{name}_")).await;
+        let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+        let prefix = format!("{}_", database.name());
+        let rig = Self::build(None, database.nats_url().to_owned(), database.url(), prefix).await;
         Self { _database: Some(database), ..rig }
     }
 
@@ -218,27 +217,17 @@ impl Rig {
 
     /// The id of the list with this name.
     pub async fn list_id(&self, name: &str) -> Uuid {
-        sqlx::query_scalar("select id from audiences where kind = 'list' and name = $1")
-            .bind(name)
-            .fetch_one(&self.pool)
-            .await
-            .unwrap()
+        let query = sqlx::query_scalar("select id from audiences where kind = 'list' and name = $1");
+        query.bind(name).fetch_one(&self.pool).await.unwrap()
     }
 
     /// A draft campaign to a list.
     pub async fn campaign(&self, list: Uuid, subject: &str, html: &str) -> Uuid {
-        let answer = self
-            .client
-            .post(
-                "/v1/campaigns",
-                json!({
-                    "name": "test", "sender_profile_id": self.sender_id, "audience_mode": "list", "list_id": list,
-                    "subject": subject, "body_html": html,
-                }),
-            )
-            .await
-            .expect(201);
-        answer["campaign_id"].as_str().unwrap().parse().unwrap()
+        let body = json!({
+            "name": "test", "sender_profile_id": self.sender_id, "audience_mode": "list", "list_id": list,
+            "subject": subject, "body_html": html,
+        });
+        self.made("/v1/campaigns", body, "campaign_id").await.parse().unwrap()
     }
 
     /// Launches now; answers the launch's answer.
@@ -250,11 +239,8 @@ impl Rig {
     pub async fn status(&self, campaign: Uuid, status: &str, within: Duration) {
         let what = format!("campaign {campaign} to be {status}");
         eventually(&what, within, || async {
-            let now: String = sqlx::query_scalar("select status from campaigns where id = $1")
-                .bind(campaign)
-                .fetch_one(&self.pool)
-                .await
-                .ok()?;
+            let query = sqlx::query_scalar("select status from campaigns where id = $1");
+            let now: String = query.bind(campaign).fetch_one(&self.pool).await.ok()?;
             (now == status).then_some(())
         })
         .await;
@@ -262,10 +248,7 @@ impl Rig {
 
     /// Checks the books: every batch's counters equal a recount.
     pub async fn books_balance(&self) {
-        assert_eq!(
-            ledger::batches_off_the_books(&self.pool).await,
-            Vec::<Uuid>::new(),
-            "batch counters differ from a recount"
-        );
+        let off = ledger::batches_off_the_books(&self.pool).await;
+        assert!(off.is_empty(), "batch counters differ from a recount: {off:?}");
     }
 }

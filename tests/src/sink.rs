@@ -56,9 +56,8 @@ impl SinkClient {
     /// The newest messages to an address, parsed.
     pub async fn messages_to(&self, address: &str) -> Vec<Value> {
         let answer = self.get(&format!("/messages?to={}", address.replace('+', "%2B"))).await;
-        let list = answer.as_array().or_else(|| answer["messages"].as_array()).cloned().unwrap_or_default();
         let mut messages = Vec::new();
-        for entry in list {
+        for entry in answer["messages"].as_array().unwrap() {
             messages.push(self.get(&format!("/messages/{}", entry["id"])).await);
         }
         messages

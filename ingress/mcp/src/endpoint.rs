@@ -127,5 +127,5 @@ fn in_our_shape(response: Response) -> Response {
         status if status.is_client_error() => return refusal::shaped(StatusCode::BAD_REQUEST, "invalid_message"),
         _ => return refusal::shaped(StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
     };
-    refusal::shaped(response.status(), code).into_response()
+    refusal::shaped(response.status(), code)
 }

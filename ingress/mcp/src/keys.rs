@@ -17,7 +17,10 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use url::Url;
 
-use crate::settings::{StartError, Terms, key_url};
+use crate::{
+    refusal::AssistantRefusal,
+    settings::{StartError, Terms, key_url},
+};
 
 /// The longest answer of an issuer, in bytes, and the most keys that are kept of one.
 const ANSWER_MAX_BYTES: usize = 256 * 1024;
@@ -65,11 +68,6 @@ pub(crate) fn is_allowed(algorithm: Algorithm) -> bool {
     family(algorithm).is_some()
 }
 
-/// No keys that can be trusted, and none to be had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the issuer's keys are not to be had")]
-pub(crate) struct KeysUnavailable;
-
 #[derive(Debug)]
 struct KeySet {
     keys: HashMap<String, Arc<VerifyingKey>>,
@@ -97,8 +95,8 @@ impl KeySource {
         Ok(Self { http, known: RwLock::new(None), turn: Mutex::new(None) })
     }
 
-    /// The issuer's key with this id; `None` when it has none.
-    pub(crate) async fn find(&self, terms: &Terms, id: &str) -> Result<Option<Arc<VerifyingKey>>, KeysUnavailable> {
+    /// The issuer's key with this id; `None` when it has none. Unavailable without keys that can be trusted.
+    pub(crate) async fn find(&self, terms: &Terms, id: &str) -> Result<Option<Arc<VerifyingKey>>, AssistantRefusal> {
         let known = self.trusted();
         let found = known.as_ref().and_then(|set| set.keys.get(id).cloned());
         let fresh = known.as_ref().is_some_and(|set| set.fetched.elapsed() < FRESH);
@@ -113,7 +111,7 @@ impl KeySource {
             self.refresh(terms).await;
         }
         drop(last);
-        let known = self.trusted().ok_or(KeysUnavailable)?;
+        let known = self.trusted().ok_or(AssistantRefusal::Unavailable)?;
         Ok(known.keys.get(id).cloned())
     }
 

@@ -37,7 +37,7 @@ impl Workspace {
 fn record(tool: Tool) -> ToolRecord {
     let Value::Object(schema) = tool.input_schema() else { return ToolRecord::default() };
     let annotations = ToolAnnotations::from_raw(None, Some(tool.is_read_only()), Some(false), None, Some(false));
-    ToolRecord::new(tool.name(), tool.description(), schema).with_annotations(annotations)
+    ToolRecord::new(tool.as_str(), tool.description(), schema).with_annotations(annotations)
 }
 
 impl ServerHandler for Workspace {

@@ -1,7 +1,5 @@
 //! What an operator can set about the assistant endpoint, and what follows from it.
 
-use std::net::IpAddr;
-
 use clap::Args;
 use runtime::outbound::SetupError;
 use url::{Host, Url};
@@ -136,8 +134,8 @@ pub(crate) fn key_url(text: &str, issuer: &Url) -> Result<Url, StartError> {
 
 fn is_loopback(url: &Url) -> bool {
     match url.host() {
-        Some(Host::Ipv4(ip)) => IpAddr::V4(ip).is_loopback(),
-        Some(Host::Ipv6(ip)) => IpAddr::V6(ip).is_loopback(),
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
         Some(Host::Domain(name)) => name == "localhost",
         None => false,
     }

@@ -84,8 +84,7 @@ impl Assistant {
             return Err(AssistantRefusal::BadToken);
         }
         let id = header.kid.as_deref().ok_or(AssistantRefusal::BadToken)?;
-        let key = self.keys.find(&self.terms, id).await.map_err(|_| AssistantRefusal::Unavailable)?;
-        let key = key.ok_or(AssistantRefusal::BadToken)?;
+        let key = self.keys.find(&self.terms, id).await?.ok_or(AssistantRefusal::BadToken)?;
         let decoding = key.for_algorithm(header.alg).ok_or(AssistantRefusal::BadToken)?;
         let claims: Claims = decode(token, decoding, &validation(&self.terms, header.alg))
             .map_err(|_| AssistantRefusal::BadToken)?

@@ -3,9 +3,14 @@
 -- states that marketing is allowed and on what basis ($2), and the row does not say `pending`, which takes `subscribed` back. Consent is
 -- taken as a whole, with the import as its evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than
 -- what is known says nothing new, and that of the import alone counts where nothing is known. A row that says nothing new changes nothing.
+-- The contacts are locked (`find.sql`): what an empty cell leaves is the value that is read here.
 with incoming as (
-    select c.id, r.first_name, r.last_name, r.title, r.phone, r.company, r.lifecycle_stage, r.dot_number, r.timezone, r.locale,
-           r.fields, coalesce(r.consent_basis, $3, c.consent_basis) as consent_basis, coalesce(r.consent_at, now()) as consent_at, r.external_id,
+    select c.id, coalesce(r.external_id, c.external_id) as external_id, coalesce(r.first_name, c.first_name) as first_name,
+           coalesce(r.last_name, c.last_name) as last_name, coalesce(r.title, c.title) as title, coalesce(r.phone, c.phone) as phone,
+           coalesce(r.company, c.company) as company, coalesce(r.lifecycle_stage, c.lifecycle_stage) as lifecycle_stage,
+           coalesce(r.dot_number, c.dot_number) as dot_number, coalesce(r.timezone, c.timezone) as timezone,
+           coalesce(r.locale, c.locale) as locale, r.fields,
+           coalesce(r.consent_basis, $3, c.consent_basis) as consent_basis, coalesce(r.consent_at, now()) as consent_at,
            c.status = 'archived' and r.status = 'active' as comes_back,
            case
                when r.unsubscribed then 'unsubscribed'
@@ -31,16 +36,8 @@ with incoming as (
 changed as (
     update contacts c set
         status = case when t.comes_back then 'active' else c.status end,
-        external_id = coalesce(t.external_id, c.external_id),
-        first_name = coalesce(t.first_name, c.first_name),
-        last_name = coalesce(t.last_name, c.last_name),
-        title = coalesce(t.title, c.title),
-        phone = coalesce(t.phone, c.phone),
-        company = coalesce(t.company, c.company),
-        lifecycle_stage = coalesce(t.lifecycle_stage, c.lifecycle_stage),
-        dot_number = coalesce(t.dot_number, c.dot_number),
-        timezone = coalesce(t.timezone, c.timezone),
-        locale = coalesce(t.locale, c.locale),
+        external_id = t.external_id, first_name = t.first_name, last_name = t.last_name, title = t.title, phone = t.phone,
+        company = t.company, lifecycle_stage = t.lifecycle_stage, dot_number = t.dot_number, timezone = t.timezone, locale = t.locale,
         fields = c.fields || t.fields,
         marketing_status = t.marketing_status,
         consent_basis = case when t.states_consent then t.consent_basis else c.consent_basis end,
@@ -52,16 +49,9 @@ changed as (
     from incoming t
     where c.tenant_id = $1 and c.id = t.id
       and (
-          (t.external_id is not null and t.external_id is distinct from c.external_id)
-          or (t.first_name is not null and t.first_name is distinct from c.first_name)
-          or (t.last_name is not null and t.last_name is distinct from c.last_name)
-          or (t.title is not null and t.title is distinct from c.title)
-          or (t.phone is not null and t.phone is distinct from c.phone)
-          or (t.company is not null and t.company is distinct from c.company)
-          or (t.lifecycle_stage is not null and t.lifecycle_stage is distinct from c.lifecycle_stage)
-          or (t.dot_number is not null and t.dot_number is distinct from c.dot_number)
-          or (t.timezone is not null and t.timezone is distinct from c.timezone)
-          or (t.locale is not null and t.locale is distinct from c.locale)
+          (t.external_id, t.first_name, t.last_name, t.title, t.phone, t.company, t.lifecycle_stage, t.dot_number, t.timezone, t.locale)
+              is distinct from
+          (c.external_id, c.first_name, c.last_name, c.title, c.phone, c.company, c.lifecycle_stage, c.dot_number, c.timezone, c.locale)
           or not c.fields @> t.fields
           or t.marketing_status <> c.marketing_status
           or t.states_consent

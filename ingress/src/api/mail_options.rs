@@ -16,7 +16,7 @@ use super::messages::draft::ParsedRecipient;
 use crate::pipeline::{
     Faults,
     types::{Email, Line, texts},
-    validate::NAME_MAX,
+    validate::{NAME_MAX, is_ascii_name},
 };
 
 /// Most header fields of a caller.
@@ -226,15 +226,9 @@ fn check_headers(faults: &mut Faults, headers: &BTreeMap<String, String>) {
     for (name, value) in headers {
         let lower = name.to_ascii_lowercase();
         // A name is shown only when it is known to be harmless.
-        let is_name = !name.is_empty()
-            && name.len() <= HEADER_NAME_MAX
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        if !is_name {
-            faults.add(
-                "headers",
-                "invalid",
-                format!("names have letters, digits and dashes, at most {HEADER_NAME_MAX}"),
-            );
+        if !is_ascii_name(name, HEADER_NAME_MAX, b"-") {
+            let detail = format!("names have letters, digits and dashes, at most {HEADER_NAME_MAX}");
+            faults.add("headers", "invalid", detail);
             continue;
         }
         let path = format!("headers.{name}");
@@ -244,9 +238,7 @@ fn check_headers(faults: &mut Faults, headers: &BTreeMap<String, String>) {
                            may be set, and no X- field of the engine or a provider";
             faults.add(&path, "not_allowed", allowed);
         }
-        if value.len() > HEADER_VALUE_MAX_BYTES {
-            faults.add(&path, "too_long", format!("may have at most {HEADER_VALUE_MAX_BYTES} bytes"));
-        }
+        faults.bytes(&path, value, HEADER_VALUE_MAX_BYTES);
         faults.title(&path, value, usize::MAX);
         let is_id = |word: &str| word.starts_with('<') && word.ends_with('>') && word.contains('@') && word.is_ascii();
         if MESSAGE_ID_HEADERS.contains(&lower.as_str()) && !value.split_whitespace().all(is_id) {
@@ -277,10 +269,7 @@ fn check_metadata(faults: &mut Faults, metadata: &BTreeMap<String, String>) {
         return;
     }
     for (key, value) in metadata {
-        let is_key = !key.is_empty()
-            && key.len() <= METADATA_KEY_MAX
-            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
-        if !is_key {
+        if !is_ascii_name(key, METADATA_KEY_MAX, b"_-.") {
             let detail = format!("keys have letters, digits, dots, dashes and underscores, at most {METADATA_KEY_MAX}");
             faults.add("metadata", "invalid", detail);
             continue;

@@ -108,18 +108,6 @@ fn no_memory() -> ApiError {
     ApiError::unavailable().detail("too many bodies are being read; repeat the request")
 }
 
-/// A call over the bus, with the memory it holds until it is dropped.
-struct HeldCall {
-    bytes: Bytes,
-    _share: Share,
-}
-
-impl AsRef<[u8]> for HeldCall {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 /// Counts a call over the bus from its receipt until it is dropped.
 ///
 /// # Errors
@@ -130,19 +118,19 @@ pub fn hold_call(bytes: Bytes, owner: &str) -> Result<Bytes, ApiError> {
 
 fn hold_call_in(memory: &BodyMemory, bytes: Bytes, owner: &str) -> Result<Bytes, ApiError> {
     let share = memory.calls.try_take(owner, bytes.len().div_ceil(KIB)).ok_or_else(no_memory)?;
-    Ok(Bytes::from_owner(HeldCall { bytes, _share: share }))
+    Ok(Bytes::from_owner(ReceivedBody { bytes, share: MemoryShare(Some(share)) }))
 }
 
-/// The bytes of a body so far, with the memory they hold until dropped.
+/// The bytes of a body so far, or of a call over the bus, with the memory they hold until dropped.
 #[derive(Debug, Default)]
-struct ReceivedBody {
-    bytes: Vec<u8>,
+struct ReceivedBody<B = Vec<u8>> {
+    bytes: B,
     share: MemoryShare,
 }
 
-impl AsRef<[u8]> for ReceivedBody {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for ReceivedBody<B> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 }
 

@@ -17,6 +17,7 @@ use std::{
 
 use axum::{Router, extract::Request, response::Response};
 use http::StatusCode;
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -275,11 +276,7 @@ struct ConnectionService {
     activity: Arc<ConnectionActivity>,
 }
 
-impl<B> Service<http::Request<B>> for ConnectionService
-where
-    B: axum::body::HttpBody<Data = bytes::Bytes> + Send + 'static,
-    B::Error: Into<axum::BoxError>,
-{
+impl Service<http::Request<Incoming>> for ConnectionService {
     type Response = Response;
     type Error = std::convert::Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Self::Error>> + Send>>;
@@ -288,7 +285,7 @@ where
         Service::<Request>::poll_ready(&mut self.router, context)
     }
 
-    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<Incoming>) -> Self::Future {
         let in_progress = self.activity.begin();
         request.extensions_mut().insert(self.peer);
         let answer = self.router.call(request.map(axum::body::Body::new));

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{auth::keys::Caller, deferred_work::DeferredWork, error::ApiError, page::ListPage, transaction::Tx};
+use super::{
+    auth::keys::Caller, deferred_work::DeferredWork, error::ApiError, handler::PreparationContext, page::ListPage,
+    transaction::Tx,
+};
 use crate::state::Ingress;
 
 /// The context of a request in its handler.
@@ -46,6 +49,13 @@ impl std::fmt::Debug for RequestContext {
 }
 
 impl RequestContext {
+    /// The context in this transaction, with the first page of a list.
+    pub(super) fn new(tx: Tx, request: PreparationContext, path_id: Option<String>) -> Self {
+        let PreparationContext { ingress, caller, tenant } = request;
+        let (page, announcements, deferred) = (ListPage::first(), Vec::new(), DeferredWork::default());
+        Self { tx, tenant, caller, ingress, page, announcements, commits_facts: true, path_id, deferred }
+    }
+
     /// The connection, for queries.
     pub fn db(&mut self) -> &mut PgConnection {
         self.tx.db()

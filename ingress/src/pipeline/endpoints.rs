@@ -50,7 +50,7 @@ fn reading<Query: RequestInput>(access: KeyAccess, in_pages: bool, handler: impl
         Some(access),
         move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> ResponseFuture {
             let reader = Arc::clone(&reader);
-            Box::pin(async move { perform::read(ingress, id_in(&path), request, access, in_pages, reader).await })
+            Box::pin(perform::read(ingress, id_in(&path), request, access, in_pages, reader))
         },
     )
     .reads(RouteInput::Query(types::query::<Query>))
@@ -65,8 +65,7 @@ pub fn write<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Bo
 /// A [`write`] that is frequent and finds all its rows by key: its statements keep their plans. It waits for no rows that another write may
 /// hold for long.
 pub fn write_by_key<Body: RequestInput>(scope: &'static str, handler: impl HandlerOf<Body>) -> RouteEndpoint {
-    let (pattern, takes_turns) = (AccessPattern::ByKey, false);
-    writing(perform::Write { pattern, takes_turns, ..perform::Write::new(KeyAccess::new(scope)) }, handler)
+    writing(perform::Write::by_key(KeyAccess::new(scope)), handler)
 }
 
 /// A [`write`] with the body limit of imports. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
@@ -76,8 +75,7 @@ pub fn write_large<Body: RequestInput, Input: Send + 'static>(
     handler: impl HandlerOf<Input>,
 ) -> RouteEndpoint {
     let access = KeyAccess { body_max_bytes: body::IMPORT_BODY_MAX_BYTES, ..KeyAccess::new(scope) };
-    prepared_writing(perform::Write::new(access), preparer(prepare, handler))
-        .reads(RouteInput::Body(types::body::<Body>))
+    preparing(perform::Write::new(access), prepare, handler)
 }
 
 /// A [`write_by_key`] with the body limit of one-off messages. `prepare` makes the handler's input from the body, as in [`write_and_wait`].
@@ -87,9 +85,7 @@ pub fn write_with_files<Body: RequestInput, Input: Send + 'static>(
     handler: impl HandlerOf<Input>,
 ) -> RouteEndpoint {
     let access = KeyAccess { body_max_bytes: body::MESSAGE_BODY_MAX_BYTES, ..KeyAccess::new(scope) };
-    let (pattern, takes_turns) = (AccessPattern::ByKey, false);
-    let spec = perform::Write { pattern, takes_turns, ..perform::Write::new(access) };
-    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::Body(types::body::<Body>))
+    preparing(perform::Write::by_key(access), prepare, handler)
 }
 
 /// A [`write`] whose handler parses or renders templates, or makes network requests: see
@@ -99,7 +95,7 @@ pub fn write_with_work<Body: RequestInput>(scope: &'static str, handler: impl Ha
     writing(perform::Write { has_work: true, ..perform::Write::new(KeyAccess::new(scope)) }, handler)
 }
 
-/// A [`write_by_key`] with a body limit of its own that answers after the outcome: the handler returns
+/// A [`write`] with a body limit of its own, whose statements keep their plans, that answers after the outcome: the handler returns
 /// [`ApiReply::later`](super::ApiReply::later), and `later` waits for the outcome of the committed work, also for a repeat after a crash.
 ///
 /// `prepare` makes the handler's input from the body while no connection to Postgres is held, such as the inspection of attachments. Its
@@ -112,24 +108,7 @@ pub fn write_and_wait<Body: RequestInput, Input: Send + 'static>(
     later: OutcomeWaiter,
 ) -> RouteEndpoint {
     let (access, pattern) = (KeyAccess { body_max_bytes, ..KeyAccess::new(scope) }, AccessPattern::ByKey);
-    let spec = perform::Write { later: Some(later), pattern, reads_ahead: true, ..perform::Write::new(access) };
-    prepared_writing(spec, preparer(prepare, handler)).reads(RouteInput::Body(types::body::<Body>))
-}
-
-fn preparer<Body: RequestInput, Input: Send + 'static>(
-    prepare: fn(PreparationContext, Body) -> Preparation<Input>,
-    handler: impl HandlerOf<Input>,
-) -> Preparer {
-    let handler = Arc::new(handler);
-    Arc::new(move |before, object| {
-        let handler = Arc::clone(&handler);
-        Box::pin(async move {
-            match json::decode::<Body>(object) {
-                Ok(body) => prepared(handler, prepare(before, body).await),
-                Err(error) => refused(error),
-            }
-        })
-    })
+    preparing(perform::Write { later: Some(later), pattern, ..perform::Write::new(access) }, prepare, handler)
 }
 
 /// A [`write`] without a tenant: the body keeps its `product_tenant_id`, and the transaction sees no tenant's rows.
@@ -138,13 +117,23 @@ pub fn provision<Body: RequestInput>(scope: &'static str, handler: impl HandlerO
 }
 
 fn writing<Body: RequestInput>(spec: perform::Write, handler: impl HandlerOf<Body>) -> RouteEndpoint {
+    preparing::<Body, Body>(spec, |_, body| Box::pin(std::future::ready(body)), handler)
+}
+
+fn preparing<Body: RequestInput, Input: Send + 'static>(
+    spec: perform::Write,
+    prepare: fn(PreparationContext, Body) -> Preparation<Input>,
+    handler: impl HandlerOf<Input>,
+) -> RouteEndpoint {
     let handler = Arc::new(handler);
-    let preparer: Preparer = Arc::new(move |_, object| {
-        let prepared = match json::decode::<Body>(object) {
-            Ok(body) => prepared(Arc::clone(&handler), body),
-            Err(error) => refused(error),
-        };
-        Box::pin(std::future::ready(prepared))
+    let preparer: Preparer = Arc::new(move |before, object| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move {
+            match json::decode::<Body>(object) {
+                Ok(body) => prepared(handler, prepare(before, body).await),
+                Err(error) => refused(error),
+            }
+        })
     });
     prepared_writing(spec, preparer).reads(RouteInput::Body(types::body::<Body>))
 }
@@ -154,7 +143,7 @@ fn prepared_writing(spec: perform::Write, preparer: Preparer) -> RouteEndpoint {
         Some(spec.access),
         move |State(ingress): State<Arc<Ingress>>, path: RawPathParams, request: Request| -> ResponseFuture {
             let preparer = Arc::clone(&preparer);
-            Box::pin(async move { perform::write(ingress, id_in(&path), request, spec, preparer).await })
+            Box::pin(perform::write(ingress, id_in(&path), request, spec, preparer))
         },
     )
 }

@@ -104,9 +104,11 @@ impl Strict<'_> {
         self.budget.hold(values * VALUE_BYTES).map_err(spent)
     }
 
-    /// Charges the budget for a valid text.
+    /// Charges the budget for a text. Postgres cannot store NUL in one, and would refuse the whole row.
     fn take_text<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
-        checked(text)?;
+        if text.contains('\0') {
+            return Err(E::custom("a string contains a NUL character"));
+        }
         self.budget.hold(text.len()).map_err(spent)
     }
 }
@@ -193,11 +195,6 @@ impl<'de> Visitor<'de> for Strict<'_> {
         }
         Ok(Value::Object(object))
     }
-}
-
-/// Postgres cannot store NUL in a text, and would refuse the whole row.
-fn checked<E: serde::de::Error>(text: &str) -> Result<(), E> {
-    if text.contains('\0') { Err(E::custom("a string contains a NUL character")) } else { Ok(()) }
 }
 
 fn shortened(text: &str) -> &str {

@@ -18,7 +18,7 @@ use crate::state::Ingress;
 pub struct Awaited {
     /// The tenant.
     pub tenant: Uuid,
-    /// The reference that the handler passed to [`ApiReply::waiter`].
+    /// The reference that the handler passed to [`ApiReply::later`].
     pub reference: Uuid,
     /// True in the first request, right after its commit: there is no outcome yet.
     pub fresh: bool,

@@ -20,6 +20,7 @@ use super::{
     observed::RequestTrace,
     perform::REPLAYED,
     request_log::{LoggedCall, RefusalReason},
+    validate::is_ascii_name,
 };
 use crate::state::Ingress;
 
@@ -123,10 +124,7 @@ fn describe(
 
 /// The caller's request id if it is valid, or a new one.
 fn request_id(given: Option<&HeaderValue>) -> HeaderValue {
-    let sane = |text: &str| {
-        (1..=REQUEST_ID_MAX_CHARS).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
-    };
+    let sane = |text: &str| is_ascii_name(text, REQUEST_ID_MAX_CHARS, b"-_.:");
     given
         .filter(|value| value.to_str().is_ok_and(sane))
         .cloned()
@@ -136,16 +134,9 @@ fn request_id(given: Option<&HeaderValue>) -> HeaderValue {
 
 /// A bounded label: callers can make up methods.
 fn method_label(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::POST => "POST",
-        Method::PATCH => "PATCH",
-        Method::DELETE => "DELETE",
-        Method::PUT => "PUT",
-        Method::HEAD => "HEAD",
-        Method::OPTIONS => "OPTIONS",
-        _ => "other",
-    }
+    static KNOWN: [Method; 7] =
+        [Method::GET, Method::POST, Method::PATCH, Method::DELETE, Method::PUT, Method::HEAD, Method::OPTIONS];
+    KNOWN.iter().find(|known| *known == method).map_or("other", Method::as_str)
 }
 
 /// 404 for an unknown path.

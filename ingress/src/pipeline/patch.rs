@@ -3,11 +3,11 @@
 use chrono::{DateTime, Datelike, Utc};
 use schemars::JsonSchema;
 use schemas::parse_id;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use uuid::Uuid;
 
 /// An id in canonical form only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[schemars(inline, description = "")]
 pub struct Id(pub Uuid);
 

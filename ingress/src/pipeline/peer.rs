@@ -60,8 +60,7 @@ impl Peer {
         };
         let (listed, forwarded) = (listed(headers), forwarded(headers));
         let found = match (listed.is_empty(), forwarded.is_empty()) {
-            (true, true) => near,
-            (false, true) => walk(&listed),
+            (_, true) => walk(&listed),
             (true, false) => walk(&forwarded),
             // A proxy that writes one header forwards the other as received. Unless they agree, neither is trusted.
             (false, false) => Some(walk(&listed)).filter(|ip| *ip == walk(&forwarded)).unwrap_or(near),

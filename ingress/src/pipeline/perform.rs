@@ -56,8 +56,6 @@ pub(super) struct Write {
     pub later: Option<OutcomeWaiter>,
     /// The access pattern of its statements.
     pub pattern: AccessPattern,
-    /// True if the next long body may be parsed while this one waits for Postgres.
-    pub reads_ahead: bool,
     /// True if the handler may ask for work outside the transaction.
     pub has_work: bool,
     /// True if it may wait for rows that another transaction of its tenant holds for long, as an import.
@@ -67,8 +65,12 @@ pub(super) struct Write {
 impl Write {
     /// A write that is answered at once.
     pub fn new(access: KeyAccess) -> Self {
-        let (pattern, reads_ahead, has_work) = (AccessPattern::Scan, false, false);
-        Self { access, later: None, pattern, reads_ahead, has_work, takes_turns: true }
+        Self { access, later: None, pattern: AccessPattern::Scan, has_work: false, takes_turns: true }
+    }
+
+    /// A frequent write that finds all its rows by key, and waits for no rows that another write may hold for long.
+    pub fn by_key(access: KeyAccess) -> Self {
+        Self { pattern: AccessPattern::ByKey, takes_turns: false, ..Self::new(access) }
     }
 }
 
@@ -127,17 +129,8 @@ async fn run_read(
     let page = ListPage::new(limit, cursor.as_deref())?;
     let prepared = reader(query);
     let tx = transaction::begin_read(ingress, pattern, tenant).await?;
-    let mut ctx = RequestContext {
-        tx,
-        tenant,
-        caller,
-        ingress: Arc::clone(ingress),
-        page,
-        announcements: Vec::new(),
-        commits_facts: false,
-        path_id,
-        deferred: DeferredWork::default(),
-    };
+    let request = PreparationContext { ingress: Arc::clone(ingress), caller, tenant };
+    let mut ctx = RequestContext { page, ..RequestContext::new(tx, request, path_id) };
     let reply = prepared(&mut ctx).await;
     drop(ctx);
     reply
@@ -234,7 +227,7 @@ impl WriteRequest {
             // Prepared again from the same object after work outside the transaction.
             let given = if spec.has_work { object.clone() } else { std::mem::take(&mut object) };
             let prepared = preparer(before.clone(), given).await;
-            if spec.reads_ahead {
+            if spec.later.is_some() {
                 // From here on this request only waits for Postgres, and the next may be parsed.
                 drop(permit.take());
                 permit = STORE_MESSAGES.acquire(weight, &caller.product).await;
@@ -256,22 +249,12 @@ impl WriteRequest {
                     Ok(KeyClaim::Waiting(reference)) => {
                         tx.commit().await?;
                         drop((turns, permit.take()));
-                        return Ok(replayed(self.answer_later(tenant, reference, false).await));
+                        return Ok(replayed(self.answer_later(tenant, reference, false).await.into_response()));
                     }
                 }
                 sqlx::raw_sql("savepoint handler").execute(tx.db()).await?;
             }
-            let mut ctx = RequestContext {
-                tx,
-                tenant,
-                caller: Arc::clone(caller),
-                ingress: Arc::clone(ingress),
-                page: ListPage::first(),
-                announcements: Vec::new(),
-                commits_facts: true,
-                path_id: self.path_id.clone(),
-                deferred,
-            };
+            let mut ctx = RequestContext { deferred, ..RequestContext::new(tx, before.clone(), self.path_id.clone()) };
             let result = prepared(&mut ctx).await;
             let RequestContext { tx, announcements, commits_facts, deferred: after, .. } = ctx;
             deferred = after;
@@ -283,7 +266,9 @@ impl WriteRequest {
             }
             if self.dry_run {
                 tx.rollback().await?;
-                return Ok(dry_run_reply(&result?)?.into_response());
+                // The status that the write would have. Its ids are rolled back.
+                let would_answer = result?.status.as_u16();
+                return Ok(ApiReply::ok(&WouldAnswer { would_answer })?.into_response());
             }
             let reply = self.commit_or_undo(tx, tenant, result).await?;
             if commits_facts {
@@ -391,11 +376,6 @@ pub(crate) struct WouldAnswer {
     would_answer: u16,
 }
 
-/// The status that the write would have. Its ids are rolled back.
-fn dry_run_reply(reply: &ApiReply) -> Result<ApiReply, ApiError> {
-    ApiReply::ok(&WouldAnswer { would_answer: reply.status.as_u16() })
-}
-
 /// The answer to a write whose caller does not wait for the outcome.
 #[derive(Serialize)]
 struct CommittedMessage {
@@ -426,22 +406,18 @@ pub(crate) fn announce(ingress: &Ingress, announcements: Vec<Publication>) {
 }
 
 fn replay(stored: StoredAnswer) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
-        (REPLAYED, HeaderValue::from_static("true")),
-    ];
+    let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     let refusal =
         (!stored.status.is_success()).then(|| RefusalReason::of(&ApiError::read(stored.status, &stored.body)));
-    let mut response = (stored.status, headers, stored.body).into_response();
+    let mut response = (stored.status, content_type, stored.body).into_response();
     if let Some(refusal) = refusal {
         response.extensions_mut().insert(refusal);
     }
-    response
+    replayed(response)
 }
 
 /// Marks the answer to a repeat, which had no effect of its own.
-fn replayed(result: Result<ApiReply, ApiError>) -> Response {
-    let mut response = result.map_or_else(IntoResponse::into_response, IntoResponse::into_response);
+fn replayed(mut response: Response) -> Response {
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response
 }

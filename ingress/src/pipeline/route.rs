@@ -47,11 +47,7 @@ pub struct RouteEndpoint {
 
 impl RouteEndpoint {
     /// Any axum handler, with the access it checks itself.
-    pub(super) fn new<H, T>(access: Option<KeyAccess>, handler: H) -> Self
-    where
-        H: Handler<T, Arc<Ingress>>,
-        T: 'static,
-    {
+    pub(super) fn new<T: 'static>(access: Option<KeyAccess>, handler: impl Handler<T, Arc<Ingress>>) -> Self {
         Self { access, input: RouteInput::Nothing, mount: Box::new(move |method| on(method, handler)) }
     }
 
@@ -74,11 +70,7 @@ impl std::fmt::Debug for RouteEndpoint {
 }
 
 /// A route that needs no credentials: for recipients, probes and readers of the documentation.
-pub fn open<H, T>(handler: H) -> RouteEndpoint
-where
-    H: Handler<T, Arc<Ingress>>,
-    T: 'static,
-{
+pub fn open<T: 'static>(handler: impl Handler<T, Arc<Ingress>>) -> RouteEndpoint {
     RouteEndpoint::new(None, handler)
 }
 

@@ -47,6 +47,14 @@ impl Faults {
         }
     }
 
+    /// Adds the faults of a part that stands at `path`.
+    pub(crate) fn add_within(&mut self, path: &str, faults: Vec<FieldFault>) {
+        for FieldFault { path: below, code, detail } in faults {
+            let place = if below.is_empty() { path.to_owned() } else { format!("{path}.{below}") };
+            self.add(place, code, detail);
+        }
+    }
+
     /// Adds a fault unless `good`.
     pub fn require(&mut self, good: bool, path: &str, code: &'static str, detail: &str) {
         if !good {
@@ -72,6 +80,13 @@ impl Faults {
     fn length(&mut self, path: &str, text: &str, max_chars: usize) {
         if text.chars().nth(max_chars).is_some() {
             self.add(path, "too_long", format!("may have at most {max_chars} characters"));
+        }
+    }
+
+    /// A text of at most `max_bytes` bytes.
+    pub(crate) fn bytes(&mut self, path: &str, text: &str, max_bytes: usize) {
+        if text.len() > max_bytes {
+            self.add(path, "too_long", format!("may have at most {max_bytes} bytes"));
         }
     }
 
@@ -207,6 +222,12 @@ impl Faults {
     pub fn finish(self) -> Result<(), ApiError> {
         if self.0.is_empty() { Ok(()) } else { Err(ApiError::validation(self.0)) }
     }
+}
+
+/// Whether a text is 1 to `max_chars` ASCII letters, digits and these other characters.
+pub(crate) fn is_ascii_name(text: &str, max_chars: usize, others: &[u8]) -> bool {
+    (1..=max_chars).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.contains(&byte))
 }
 
 /// Whether a text is a lower-case word, as [`WORD_PATTERN`] says it.

@@ -246,8 +246,8 @@ fn read_body(args: &ApiArgs) -> anyhow::Result<Map<String, Value>> {
     serde_json::from_str(&text).context("the body is no JSON object")
 }
 
-/// A value as it stands in a path or a query.
-fn text_of(value: &Value) -> String {
+/// A value as it stands in a path, a query or a table.
+pub fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
+    api::text_of,
     find_tenant, invocation,
     operator::{self, DatabaseArgs},
     table,
@@ -119,8 +120,7 @@ fn print(explanation: &Value) {
 
 fn step(step: &Value) -> Value {
     let detail = step["detail"].as_object().map(|detail| {
-        let said = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        detail.iter().map(|(name, value)| format!("{name} {}", said(value))).collect::<Vec<_>>().join(", ")
+        detail.iter().map(|(name, value)| format!("{name} {}", text_of(value))).collect::<Vec<_>>().join(", ")
     });
     json!({"at": step["at"], "type": step["type"], "detail": detail})
 }

@@ -7,20 +7,18 @@ use serde_json::{Value, json};
 
 use crate::{
     invocation,
-    operator::{self, BusArgs, DatabaseArgs},
+    operator::{self, ServerArgs},
 };
 
 /// Looks at the platform. Ends with 1 when sending is impaired.
 #[derive(Debug, clap::Args)]
 pub struct HealthArgs {
     #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(flatten)]
-    bus: BusArgs,
+    servers: ServerArgs,
 }
 
 pub async fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
-    let (pool, bus) = (args.database.pool()?, args.bus.connect_as_any().await?);
+    let (pool, bus) = (args.servers.database.pool()?, args.servers.bus.connect_as_any().await?);
     let report = HealthReport::of(&pool, &bus).await;
     if invocation::wants_json() {
         println!("{}", serde_json::to_string(&report)?);

@@ -54,7 +54,7 @@ enum HookCommand {
     },
     /// Prints one event as the provider sent it.
     Event {
-        /// The event, as `list_events` shows it.
+        /// The event, as `hook events` shows it.
         id: Uuid,
     },
     /// Processes an event again. Harmless to repeat: a fact is recorded once.

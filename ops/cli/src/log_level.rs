@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     invocation::audit_record,
-    operator::{self, BusArgs, DatabaseArgs},
+    operator::{self, ServerArgs},
 };
 
 /// After so long without another answer, all have answered that will.
@@ -20,9 +20,7 @@ const QUIET: Duration = Duration::from_millis(1_500);
 #[derive(Debug, clap::Args)]
 pub struct LogLevelArgs {
     #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(flatten)]
-    bus: BusArgs,
+    servers: ServerArgs,
     /// The filter, as the setting `log` has it: `debug`, `info,delivery=debug`.
     #[arg(required_unless_present = "reset")]
     filter: Option<String>,
@@ -38,7 +36,7 @@ pub struct LogLevelArgs {
 }
 
 pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
-    let (pool, bus) = (args.database.pool()?, args.bus.connect().await?);
+    let (pool, bus) = (args.servers.database.pool()?, args.servers.bus.connect().await?);
     let control = Control::Log {
         filter: args.filter.clone(),
         for_seconds: args.for_long.map(|wait| wait.as_secs().max(1)),

@@ -108,6 +108,15 @@ impl BusArgs {
     }
 }
 
+/// The options for Postgres and NATS.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServerArgs {
+    #[command(flatten)]
+    pub database: DatabaseArgs,
+    #[command(flatten)]
+    pub bus: BusArgs,
+}
+
 /// How long NATS has to answer on an inbox before the next one is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_POLL: Duration = Duration::from_millis(50);

@@ -191,7 +191,8 @@ impl Process {
         outbound.own_listeners.add(admin_addr);
         let process_name = runtime::control::ProcessName { process: name.to_owned(), log: core.log.clone() };
         let changes = runtime::control::listen(process_name, bus.clone(), shutdown.clone());
-        let switches = PauseSwitches::follow(&by_key, bus.clone(), changes, runs_delivery(name), shutdown.clone());
+        let sends_mail = runtime::runs(name, StageName::Delivery.as_str());
+        let switches = PauseSwitches::follow(&by_key, bus.clone(), changes, sends_mail, shutdown.clone());
         let facts = CommitNotifier::start(emitter, bus.clone(), &by_key, shutdown.clone());
         let deps = runner::Deps {
             runner: runner::Runner::new(bus.clone(), facts.clone(), shutdown.clone())
@@ -274,11 +275,6 @@ async fn received(kind: SignalKind) {
         Ok(mut signals) => drop(signals.recv().await),
         Err(_) => std::future::pending().await,
     }
-}
-
-/// True if a process of this name sends mail. Only such a process increments the ledger's epoch and may publish it.
-fn runs_delivery(name: &str) -> bool {
-    name == "all" || name.split('+').any(|stage| stage == StageName::Delivery.as_str())
 }
 
 /// Creates the streams as soon as NATS is available. A process starts and serves what it can without NATS.

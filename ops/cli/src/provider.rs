@@ -108,8 +108,7 @@ struct AddProvider {
 }
 
 fn kind(text: &str) -> Result<ProviderKind, String> {
-    let words = || ProviderKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
-    ProviderKind::parse(text).ok_or_else(|| format!("one of {}", words()))
+    ProviderKind::parse(text).ok_or_else(|| format!("one of {}", ProviderKind::NAMES.join(", ")))
 }
 
 pub async fn run(args: ProviderArgs) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! `postrider reader`: the child process that reads strangers' bytes. Started by the ingress and the engagement stage; not by people.
 
-use runtime::{Job, reader::ServeError};
+use runtime::Job;
 
 /// `postrider reader`
 #[derive(Debug, clap::Args)]
@@ -16,7 +16,7 @@ fn jobs() -> Vec<Job> {
 }
 
 /// Serves until the parent closes standard input.
-pub fn run(args: &ReaderArgs) -> Result<std::convert::Infallible, ServeError> {
+pub fn run(args: &ReaderArgs) -> std::io::Result<std::convert::Infallible> {
     runtime::reader::serve(jobs(), args.memory_mb.saturating_mul(1024 * 1024))
 }
 

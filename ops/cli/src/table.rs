@@ -45,12 +45,11 @@ fn fit(natural: &[usize], may_shrink: &[bool], width: usize) -> Option<Vec<usize
             return Some(widths);
         }
         // The widest gives first, down to the next: so no column is cut that is short anyway.
-        let (_, widest) = widths
+        let (widest, _) = widths
             .iter_mut()
             .zip(may_shrink)
             .filter(|(width, may_shrink)| **may_shrink && **width > NARROWEST)
-            .map(|(width, _)| (*width, width))
-            .max_by_key(|(count, _)| *count)?;
+            .max_by_key(|(width, _)| **width)?;
         *widest -= 1;
     }
 }

@@ -1,4 +1,4 @@
-//! The way to the collector: a client of our own, so that TLS is what it is everywhere here.
+//! The HTTP client for the collector. It has the TLS configuration of every other outgoing connection.
 
 use std::{path::Path, time::Duration};
 

@@ -1,11 +1,11 @@
 //! Traces to an OTLP collector, by http with protobuf.
 //!
-//! Steps that have ended wait in a queue that never makes anybody wait: when it is full, because the collector is slow or away, they
-//! are dropped and counted (`mail_trace_spans_total`). One task takes them out and posts them, many at once. This crate alone knows
-//! the machinery of OpenTelemetry; everybody else knows [`runtime::trace`].
+//! Spans that have ended go into a queue, without a wait. When it is full, because the collector is slow or unavailable, they are
+//! dropped and counted (`mail_trace_spans_total`). One task takes them out and posts them in groups. Only this crate uses the SDK of
+//! OpenTelemetry; all others use [`runtime::trace`].
 //!
-//! What the standard's environment variables say is heard, too: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`,
-//! `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`.
+//! It also reads the standard's environment variables `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`,
+//! `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`.
 
 mod client;
 mod queue;
@@ -62,9 +62,6 @@ pub struct Exporting {
 
 /// Has traces recorded and exported, if an endpoint is set. `processes` says what runs here: `all`, `ingress`, `audience+delivery`.
 /// Call inside a runtime.
-///
-/// # Errors
-/// [`OtlpError`]
 pub fn start(settings: &TraceSettings, processes: &str) -> Result<Option<Exporting>, OtlpError> {
     let Some(url) = settings.traces_url() else { return Ok(None) };
     let client = Client::new(settings.otlp_ca_file.as_deref(), EXPORT_TIMEOUT)?;

@@ -20,13 +20,13 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    StageName,
+    stage_name,
     streams::{STREAMS, StreamSpec, is_as_wanted, is_lower},
     trace::TraceContext,
 };
 
 /// Pause before subscribing again after a subscription ended.
-const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 /// Publishes that wait for JetStream's acknowledgement at once, per process; more wait for a permit.
 const ACKS_IN_FLIGHT_MAX: usize = 2_000;
 /// Publishes of one caller in flight at once: a window is acknowledged before the next one is sent.
@@ -338,7 +338,7 @@ impl Bus {
     /// Publishes an answer on a reply subject, once and without guarantee: the ledger has the result in any case. Publishes nothing
     /// if the subject is not a reply subject, because it came with a message.
     pub async fn publish_reply<M: schemas::messages::Message>(&self, subject: &str, message: &M) {
-        if !schemas::subjects::is_reply(subject) {
+        if !subjects::is_reply(subject) {
             return;
         }
         let Ok(body) = serde_json::to_vec(message) else { return };
@@ -370,7 +370,7 @@ impl Bus {
     /// True if JetStream answers.
     pub async fn is_healthy(&self) -> bool {
         self.client.connection_state() == async_nats::connection::State::Connected
-            && self.jetstream.get_stream(self.prefixed(schemas::subjects::stream::REQUESTS)).await.is_ok()
+            && self.jetstream.get_stream(self.prefixed(subjects::stream::REQUESTS)).await.is_ok()
     }
 }
 
@@ -378,11 +378,10 @@ impl Bus {
 /// the client's default inbox.
 fn role(name: &str) -> Option<&str> {
     const SEVERAL_STAGES: &str = "engine_all";
-    match name {
-        "all" => Some(SEVERAL_STAGES),
-        _ if name.contains('+') => Some(SEVERAL_STAGES),
-        _ => StageName::NAMES.iter().copied().chain(["ingress"]).find(|role| *role == name),
+    if name == "all" || name.contains('+') {
+        return Some(SEVERAL_STAGES);
     }
+    stage_name::parts().find(|role| *role == name)
 }
 
 /// Adds the credentials of a file. A `.creds` file contains a token and its key. A file with only a seed is for a user that the

@@ -7,10 +7,7 @@ use schemas::{Control, ControlAnswer, subjects};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Notifier, telemetry};
-
-/// Pause before subscribing again after a subscription ended.
-const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
+use crate::{Bus, Notifier, bus::RESUBSCRIBE_PAUSE, runs, telemetry};
 
 /// The name of a process, for commands to certain processes.
 #[derive(Debug, Clone)]
@@ -24,9 +21,7 @@ pub struct ProcessName {
 impl ProcessName {
     /// True if a command for `wanted` is for this process.
     fn answers_to(&self, wanted: Option<&str>) -> bool {
-        wanted.is_none_or(|wanted| {
-            self.process == wanted || self.process == "all" || self.process.split('+').any(|part| part == wanted)
-        })
+        wanted.is_none_or(|wanted| self.process == wanted || runs(&self.process, wanted))
     }
 }
 

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use crate::db::column;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{PauseSwitches, plans::PreparedPool};
+use crate::{PauseSwitches, column, plans::PreparedPool};
 
 /// How often a process writes its heartbeat.
 pub const INTERVAL: Duration = Duration::from_secs(5);

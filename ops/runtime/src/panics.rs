@@ -27,9 +27,6 @@ pub async fn caught<T>(stage: &'static str, task: &'static str, work: impl Futur
 }
 
 /// Runs synchronous `work` and catches its panic as [`caught`] does.
-///
-/// # Errors
-/// [`Panicked`]
 pub fn caught_here<T>(stage: &'static str, task: &'static str, work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| count(stage, task))
 }

@@ -40,31 +40,17 @@ pub enum SettingsError {
 const KEEP_MAX_DAYS: u64 = 365_250;
 
 /// Parses how long something is kept: `0s`, which is for ever, or not shorter than this, and a thousand years at most.
-pub fn keep_at_least(least: Duration) -> impl Fn(&str) -> Result<Duration, KeepFault> + Clone {
+pub fn keep_at_least(least: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
-        let keep = humantime::parse_duration(text)?;
+        let keep = humantime::parse_duration(text).map_err(|error| error.to_string())?;
         if keep > Duration::from_secs(KEEP_MAX_DAYS * 24 * 60 * 60) {
-            return Err(KeepFault::TooLong);
+            return Err("must be at most 1000 years; 0s is for ever".to_owned());
         }
-        if keep.is_zero() || keep >= least { Ok(keep) } else { Err(KeepFault::TooShort { least }) }
+        if keep.is_zero() || keep >= least {
+            return Ok(keep);
+        }
+        Err(format!("must be 0s (kept for ever) or at least {}", humantime::format_duration(least)))
     }
-}
-
-/// Why a time that something is kept for is refused.
-#[derive(Debug, Error)]
-pub enum KeepFault {
-    /// It is no duration.
-    #[error(transparent)]
-    Unreadable(#[from] humantime::DurationError),
-    /// Work that is under way would lose what it needs.
-    #[error("must be 0s (kept for ever) or at least {}", humantime::format_duration(*least))]
-    TooShort {
-        /// The shortest time.
-        least: Duration,
-    },
-    /// There was no such time before now.
-    #[error("must be at most 1000 years; 0s is for ever")]
-    TooLong,
 }
 
 /// The settings of every process.
@@ -206,9 +192,9 @@ mod tests {
         let parse = keep_at_least(least);
         assert_eq!(parse("0s").ok(), Some(Duration::ZERO));
         assert_eq!(parse("60d").ok(), Some(least));
-        assert!(matches!(parse("59d"), Err(KeepFault::TooShort { .. })));
+        assert!(parse("59d").is_err_and(|error| error.contains("at least")));
         assert!(parse("1000y").is_ok());
-        assert!(matches!(parse("1001y"), Err(KeepFault::TooLong)));
-        assert!(matches!(parse("long"), Err(KeepFault::Unreadable(_))));
+        assert!(parse("1001y").is_err_and(|error| error.contains("at most 1000 years")));
+        assert!(parse("long").is_err());
     }
 }

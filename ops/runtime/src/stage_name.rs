@@ -22,3 +22,14 @@ schemas::named_enum! {
         Sequencing = "sequencing",
     }
 }
+
+/// The parts that a process may run: the stages and the ingress.
+pub(crate) fn parts() -> impl Iterator<Item = &'static str> {
+    StageName::NAMES.iter().copied().chain(["ingress"])
+}
+
+/// True if a process of this name (`all`, `ingress`, stages joined by `+`) runs this part.
+#[must_use]
+pub fn runs(process: &str, part: &str) -> bool {
+    process == "all" || process.split('+').any(|named| named == part)
+}

@@ -59,6 +59,17 @@ pub struct StreamSpec {
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// A work queue of what stands in the ledger.
+const fn announcements(
+    name: &'static str,
+    subjects: &'static str,
+    max_bytes: i64,
+    description: &'static str,
+) -> StreamSpec {
+    let (work_queue, max_age, keeps) = (true, Duration::ZERO, Keeps::InMemory);
+    StreamSpec { name, subjects, max_bytes, work_queue, max_age, keeps, description }
+}
+
 /// All streams.
 pub const STREAMS: &[StreamSpec] = &[
     StreamSpec {
@@ -70,42 +81,20 @@ pub const STREAMS: &[StreamSpec] = &[
         keeps: Keeps::Synced,
         description: "What internal systems ask for, for the ingress",
     },
-    StreamSpec {
-        name: stream::ACCEPTED,
-        subjects: "mail.v1.accepted.*.*.*",
-        max_bytes: 32 * MB,
-        work_queue: true,
-        max_age: Duration::ZERO,
-        keeps: Keeps::InMemory,
-        description: "Accepted requests that stand in the ledger: launches, transactional sends, messages, outcomes",
-    },
-    StreamSpec {
-        name: stream::RESOLVED,
-        subjects: "mail.v1.resolved.*",
-        max_bytes: 32 * MB,
-        work_queue: true,
-        max_age: Duration::ZERO,
-        keeps: Keeps::InMemory,
-        description: "Batches whose recipients are known, for compliance",
-    },
-    StreamSpec {
-        name: stream::CLEARED,
-        subjects: "mail.v1.cleared.*",
-        max_bytes: 64 * MB,
-        work_queue: true,
-        max_age: Duration::ZERO,
-        keeps: Keeps::InMemory,
-        description: "Batches past the compliance gate, for rendering",
-    },
-    StreamSpec {
-        name: stream::RENDERED,
-        subjects: "mail.v1.rendered.*",
-        max_bytes: 256 * MB,
-        work_queue: true,
-        max_age: Duration::ZERO,
-        keeps: Keeps::InMemory,
-        description: "Batches ready for the wire, for delivery",
-    },
+    announcements(
+        stream::ACCEPTED,
+        "mail.v1.accepted.*.*.*",
+        32 * MB,
+        "Accepted requests that stand in the ledger: launches, transactional sends, messages, outcomes",
+    ),
+    announcements(
+        stream::RESOLVED,
+        "mail.v1.resolved.*",
+        32 * MB,
+        "Batches whose recipients are known, for compliance",
+    ),
+    announcements(stream::CLEARED, "mail.v1.cleared.*", 64 * MB, "Batches past the compliance gate, for rendering"),
+    announcements(stream::RENDERED, "mail.v1.rendered.*", 256 * MB, "Batches ready for the wire, for delivery"),
     StreamSpec {
         name: stream::SIGNALS,
         subjects: "mail.v1.signal.*",
@@ -115,15 +104,7 @@ pub const STREAMS: &[StreamSpec] = &[
         keeps: Keeps::Synced,
         description: "Opens, clicks, unsubscribes, for engagement",
     },
-    StreamSpec {
-        name: stream::FACTS,
-        subjects: "mail.v1.fact.*",
-        max_bytes: MB,
-        work_queue: true,
-        max_age: Duration::ZERO,
-        keeps: Keeps::InMemory,
-        description: "That facts were committed, for webhooks",
-    },
+    announcements(stream::FACTS, "mail.v1.fact.*", MB, "That facts were committed, for webhooks"),
     StreamSpec {
         name: stream::EVENTS,
         subjects: "mail.v1.event.*.*.*.*",

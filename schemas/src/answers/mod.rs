@@ -116,7 +116,7 @@ impl fmt::Display for EnhancedCode {
     }
 }
 
-/// A rule's verdict.
+/// What a rule says about an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meaning {
     /// What the answer means.
@@ -143,21 +143,16 @@ fn without_addresses(text: &str) -> String {
 #[must_use]
 pub fn by_reply_code(code: u16) -> Meaning {
     let rule = REPLIES.iter().find(|rule| (rule.from..=rule.to).contains(&code));
-    rule.map_or(Meaning { class: Class::Policy, rule: "reply_other" }, |rule| Meaning {
-        class: rule.class,
-        rule: rule.name,
-    })
+    rule.map_or(Meaning { class: Class::Policy, rule: "reply_other" }, |rule| rule.meaning)
 }
 
 fn by_text(rules: &[TextRule], text: &str) -> Option<Meaning> {
-    let rule = rules.iter().find(|rule| text.contains(rule.pattern))?;
-    Some(Meaning { class: rule.class, rule: rule.name })
+    rules.iter().find(|rule| text.contains(rule.pattern)).map(|rule| rule.meaning)
 }
 
 fn by_enhanced_code(code: EnhancedCode) -> Option<Meaning> {
     let fits = |details: &[u16]| details.is_empty() || details.contains(&code.detail);
-    let rule = CODES.iter().find(|rule| rule.subject == code.subject && fits(rule.details))?;
-    Some(Meaning { class: rule.class, rule: rule.name })
+    CODES.iter().find(|rule| rule.subject == code.subject && fits(rule.details)).map(|rule| rule.meaning)
 }
 
 #[cfg(test)]
@@ -173,13 +168,14 @@ mod tests {
                 assert_eq!(rule.pattern, rule.pattern.to_lowercase());
                 assert!(!rule.reason.is_empty());
                 let earlier = rules[..number].iter().find(|earlier| rule.pattern.contains(earlier.pattern));
-                assert!(earlier.is_none_or(|earlier| earlier.class != rule.class), "{} never decides", rule.pattern);
+                let decides = earlier.is_none_or(|earlier| earlier.meaning.class != rule.meaning.class);
+                assert!(decides, "{} never decides", rule.pattern);
             }
         }
         assert!(CODES.iter().all(|rule| !rule.reason.is_empty()) && REPLIES.iter().all(|rule| !rule.reason.is_empty()));
-        let texts = OVERRIDING.iter().chain(SUPPORTING).map(|rule| rule.name);
-        let names: Vec<&str> =
-            texts.chain(CODES.iter().map(|rule| rule.name)).chain(REPLIES.iter().map(|rule| rule.name)).collect();
+        let texts = OVERRIDING.iter().chain(SUPPORTING).map(|rule| rule.meaning);
+        let codes = CODES.iter().map(|rule| rule.meaning).chain(REPLIES.iter().map(|rule| rule.meaning));
+        let names: Vec<&str> = texts.chain(codes).map(|meaning| meaning.rule).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "a name is given twice");
     }
 

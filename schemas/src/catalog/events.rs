@@ -3,7 +3,7 @@
 mod data;
 
 use schemars::JsonSchema;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::data::{
     CampaignPausedData, CampaignSentData, ContactConfirmedData, ContactCreatedData, DomainStatusChangedData,
@@ -48,10 +48,9 @@ fn described(event: EventType) -> Described {
     schema["title"] = json!(title);
     schema["description"] = json!(event.about());
     schema["properties"]["type"] = json!({"type": "string", "const": event.as_str(), "description": "What happened."});
-    let definitions = data.definitions;
     schema["properties"]["data"] = data.schema;
-    if let (Some(known), Value::Object(more)) = (schema.get_mut("$defs").and_then(Value::as_object_mut), definitions) {
-        known.extend(more);
+    if let Some(known) = schema.get_mut("$defs").and_then(Value::as_object_mut) {
+        known.extend(data.definitions);
         // What only the parts of other types need.
         for name in ["EventType", "EventData"] {
             known.remove(name);
@@ -100,33 +99,39 @@ fn body(event: EventType, data: Value) -> Value {
 /// The schema of `data`, and what it refers to.
 struct Data {
     schema: Value,
-    definitions: Value,
+    definitions: Map<String, Value>,
 }
 
 /// Of a type of its own.
 fn own<T: JsonSchema>() -> Data {
     let mut schema = schema_of::<T>(Side::Outgoing);
-    let object = schema.as_object_mut();
-    let definitions = object.and_then(|object| {
+    let definitions = schema.as_object_mut().and_then(|object| {
         for keyword in ["$schema", "title"] {
             object.remove(keyword);
         }
         object.remove("$defs")
     });
-    Data { schema, definitions: definitions.unwrap_or_else(|| json!({})) }
+    let definitions = definitions.and_then(|definitions| definitions.as_object().cloned()).unwrap_or_default();
+    Data { schema, definitions }
+}
+
+/// The title of a type of event, its data and an example of it.
+type Particulars = (&'static str, Data, Value);
+
+/// Of what is no fact about a mail.
+fn other<T: JsonSchema>(title: &'static str, example: Value) -> Particulars {
+    (title, own::<T>(), example)
 }
 
 /// Of a fact about a mail: the mail, and one part named after what happened.
-fn mail<T: JsonSchema>(part: &str) -> Data {
+fn mail<T: JsonSchema>(title: &'static str, part: &str, example: Value) -> Particulars {
     let (mut data, added) = (own::<MailData>(), own::<T>());
     data.schema["properties"][part] = added.schema;
     if let Some(required) = data.schema["required"].as_array_mut() {
         required.push(json!(part));
     }
-    if let (Value::Object(known), Value::Object(more)) = (&mut data.definitions, added.definitions) {
-        known.extend(more);
-    }
-    data
+    data.definitions.extend(added.definitions);
+    (title, data, mailed(part, example))
 }
 
 /// Of a mail that was not sent: the mail and the reason.
@@ -147,144 +152,118 @@ fn mailed(part: &str, own: Value) -> Value {
     data
 }
 
-/// The title, the data and an example of it.
-fn particulars(event: EventType) -> (&'static str, Data, Value) {
+fn particulars(event: EventType) -> Particulars {
     let taken = json!({"smtp_code": 250, "response": "2.0.0 Ok"});
     match event {
-        EventType::EmailSent => ("Mail sent", mail::<DeliveryData>("delivery"), mailed("delivery", taken)),
-        EventType::EmailDelivered => ("Mail delivered", mail::<DeliveryData>("delivery"), mailed("delivery", taken)),
-        EventType::EmailOpened => (
+        EventType::EmailSent => mail::<DeliveryData>("Mail sent", "delivery", taken),
+        EventType::EmailDelivered => mail::<DeliveryData>("Mail delivered", "delivery", taken),
+        EventType::EmailOpened => mail::<OpenData>(
             "Mail opened",
-            mail::<OpenData>("open"),
-            mailed("open", json!({"ip": "192.0.2.7", "user_agent": "Mozilla/5.0", "is_machine": false, "first": true})),
+            "open",
+            json!({"ip": "192.0.2.7", "user_agent": "Mozilla/5.0", "is_machine": false, "first": true}),
         ),
-        EventType::EmailClicked => (
+        EventType::EmailClicked => mail::<ClickData>(
             "Link followed",
-            mail::<ClickData>("click"),
-            mailed(
-                "click",
-                json!({"url": "https://shop.example/offer", "link_id": 0, "ip": "192.0.2.7", "user_agent": "Mozilla/5.0",
-                       "is_machine": false, "first": true}),
-            ),
+            "click",
+            json!({"url": "https://shop.example/offer", "link_id": 0, "ip": "192.0.2.7", "user_agent": "Mozilla/5.0",
+                   "is_machine": false, "first": true}),
         ),
-        EventType::EmailBounced => (
+        EventType::EmailBounced => mail::<BounceData>(
             "Mail bounced",
-            mail::<BounceData>("bounce"),
-            mailed(
-                "bounce",
-                json!({"class": "hard", "smtp_code": 550, "enhanced_code": "5.1.1", "diagnostic": "no such user", "suppressed": true}),
-            ),
+            "bounce",
+            json!({"class": "hard", "smtp_code": 550, "enhanced_code": "5.1.1", "diagnostic": "no such user", "suppressed": true}),
         ),
         EventType::EmailComplained => {
-            ("Complaint", mail::<ComplaintData>("complaint"), mailed("complaint", json!({"feedback_type": "abuse"})))
+            mail::<ComplaintData>("Complaint", "complaint", json!({"feedback_type": "abuse"}))
         }
-        EventType::EmailUnsubscribed => (
-            "Unsubscribed",
-            mail::<UnsubscribeData>("unsubscribe"),
-            mailed("unsubscribe", json!({"method": "one_click", "scope": "marketing"})),
-        ),
-        EventType::EmailReplied => (
-            "Answered",
-            mail::<ReplyData>("reply"),
-            mailed("reply", json!({"message_id": "<1@example.com>", "is_automatic": false})),
-        ),
+        EventType::EmailUnsubscribed => {
+            let example = json!({"method": "one_click", "scope": "marketing"});
+            mail::<UnsubscribeData>("Unsubscribed", "unsubscribe", example)
+        }
+        EventType::EmailReplied => {
+            mail::<ReplyData>("Answered", "reply", json!({"message_id": "<1@example.com>", "is_automatic": false}))
+        }
         EventType::EmailFailed => ("Mail failed", unsent(), mailed("reason", json!("hard"))),
         EventType::EmailSuppressed => ("Mail withheld", unsent(), mailed("reason", json!("unsubscribed"))),
-        EventType::SequenceCompleted => (
+        EventType::SequenceCompleted => other::<SequenceCompletedData>(
             "Sequence completed",
-            own::<SequenceCompletedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "contact_id": ID, "email": "ann@example.com"}),
         ),
-        EventType::EnrollmentExited => (
+        EventType::EnrollmentExited => other::<EnrollmentExitedData>(
             "Enrollment exited",
-            own::<EnrollmentExitedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "exit_reason": "unsubscribed", "contact_id": ID,
                    "email": "ann@example.com"}),
         ),
-        EventType::EnrollmentFailed => (
+        EventType::EnrollmentFailed => other::<EnrollmentFailedData>(
             "Enrollment failed",
-            own::<EnrollmentFailedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "step_order": 2, "error": "sender_required", "contact_id": ID,
                    "email": "ann@example.com"}),
         ),
-        EventType::ContactCreated => (
+        EventType::ContactCreated => other::<ContactCreatedData>(
             "Contact created",
-            own::<ContactCreatedData>(),
             json!({"contact_id": ID, "email": "ann@example.com", "first_name": "Ann", "last_name": null, "source": "api"}),
         ),
-        EventType::ContactConfirmed => (
+        EventType::ContactConfirmed => other::<ContactConfirmedData>(
             "Contact confirmed",
-            own::<ContactConfirmedData>(),
             json!({"contact_id": ID, "email": "ann@example.com", "send_id": ID}),
         ),
-        EventType::CampaignSent => (
+        EventType::CampaignSent => other::<CampaignSentData>(
             "Campaign sent",
-            own::<CampaignSentData>(),
             json!({"campaign_id": ID, "name": "News", "counts": {"sent": 2, "skipped": 1}}),
         ),
-        EventType::CampaignPaused => (
+        EventType::CampaignPaused => other::<CampaignPausedData>(
             "Campaign paused",
-            own::<CampaignPausedData>(),
             json!({"campaign_id": ID, "reason": "tripwire_bounces", "decided": 100, "bounced": 9, "complained": 0}),
         ),
-        EventType::DomainStatusChanged => (
+        EventType::DomainStatusChanged => other::<DomainStatusChangedData>(
             "Domain status changed",
-            own::<DomainStatusChangedData>(),
             json!({"domain_id": ID, "from": "pending", "to": "verified"}),
         ),
-        EventType::TaskCreated => (
+        EventType::TaskCreated => other::<TaskCreatedData>(
             "Task wanted",
-            own::<TaskCreatedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "step_id": ID, "contact_id": ID, "email": "ann@example.com",
                    "title": "Call Ann", "due_on": "2026-03-08", "notes": null}),
         ),
-        EventType::OpportunityCreated => (
+        EventType::OpportunityCreated => other::<OpportunityCreatedData>(
             "Opportunity wanted",
-            own::<OpportunityCreatedData>(),
             json!({"enrollment_id": ID, "sequence_id": ID, "step_id": ID, "contact_id": ID, "email": "ann@example.com",
                    "name": "Renewal", "stage": null, "value_cents": 120_000}),
         ),
-        EventType::OutcomeCredited => (
+        EventType::OutcomeCredited => other::<OutcomeCreditedData>(
             "Outcome credited",
-            own::<OutcomeCreditedData>(),
             json!({"outcome_id": ID, "contact_id": ID, "email": "ann@example.com", "outcome_type": "bind", "revision": 1,
-                   "reason": "recorded", "model": "last_touch", "rule": "click", "before": [],
+                   "reason": "recorded", "model": "last_touch", "rule": "human_click", "before": [],
                    "after": [{"send_id": ID, "campaign_id": ID, "share": 1.0, "premium_amount": 1200, "value_cents": null}]}),
         ),
-        EventType::SuppressionAdded => (
+        EventType::SuppressionAdded => other::<SuppressionData>(
             "Suppression added",
-            own::<SuppressionData>(),
             json!({"suppression_id": ID, "reason": "hard_bounce", "scope": "all", "source": "delivery", "send_id": ID,
                    "contact_id": ID, "email": "ann@example.com"}),
         ),
-        EventType::SuppressionLifted => (
+        EventType::SuppressionLifted => other::<SuppressionData>(
             "Suppression lifted",
-            own::<SuppressionData>(),
             json!({"suppression_id": ID, "reason": "manual", "scope": "all", "source": "api", "contact_id": ID,
                    "email": "ann@example.com"}),
         ),
-        EventType::ImportFinished => (
+        EventType::ImportFinished => other::<ImportFinishedData>(
             "Import finished",
-            own::<ImportFinishedData>(),
             json!({"import_id": ID, "name": "Spring", "operation": "upsert", "status": "completed", "source_slug": "api_import",
                    "total_rows": 2, "valid": 2, "created": 1, "updated": 1, "unchanged": 0, "skipped": 0, "duplicates": 0,
                    "invalid": 0, "suppressed": 0}),
         ),
-        EventType::QuotaNear => (
+        EventType::QuotaNear => other::<QuotaNearData>(
             "Quota near",
-            own::<QuotaNearData>(),
             json!({"period": "month", "starts_on": "2026-03-01", "limit": 10_000, "used": 8_004}),
         ),
         EventType::WebhookDisabled => {
-            ("Webhook disabled", own::<WebhookDisabledData>(), json!({"subscription_id": ID, "reason": "gone"}))
+            other::<WebhookDisabledData>("Webhook disabled", json!({"subscription_id": ID, "reason": "gone"}))
         }
-        EventType::RequestRejected => (
+        EventType::RequestRejected => other::<Rejection>(
             "Request rejected",
-            own::<Rejection>(),
             json!({"message_id": "order-17", "sequence": 7, "kind": "transactional", "index": null, "idempotency_key": null,
                    "status": 400, "code": "validation_failed", "detail": "template_id: is required",
                    "fields": [{"path": "template_id", "code": "required", "detail": "is required"}]}),
         ),
-        EventType::WebhookTest => ("Test", own::<MailData>(), json!({"subscription_id": ID})),
+        EventType::WebhookTest => other::<MailData>("Test", json!({"subscription_id": ID})),
     }
 }

@@ -35,7 +35,7 @@ const DEAD: &[Header] = &[
 ];
 
 pub(super) fn all() -> Vec<Described> {
-    let mut all = vec![
+    vec![
         of::<RequestAnnounced>(
             "Request accepted",
             "A request stands in the ledger and waits to be handled.",
@@ -118,9 +118,8 @@ pub(super) fn all() -> Vec<Described> {
             None,
             vec![("batch", json!({"tenant_id": TENANT, "batch_id": BATCH}))],
         ),
-    ];
-    all.push(dead());
-    all
+        dead(),
+    ]
 }
 
 fn of<T: Message + JsonSchema + Serialize + DeserializeOwned>(

@@ -14,9 +14,7 @@ closed_set! {
         /// Over: deleted, answered 410, or failing for days.
         Disabled = "disabled",
     }
-}
 
-closed_set! {
     /// The life of one webhook delivery.
     DeliveryStatus {
         /// To be tried, or tried again at `next_attempt_at`.
@@ -26,9 +24,7 @@ closed_set! {
         /// Five attempts failed, or its subscription is disabled.
         Dead = "dead",
     }
-}
 
-closed_set! {
     /// What a mail may be credited for.
     OutcomeType {
         /// A quote was given.
@@ -40,9 +36,7 @@ closed_set! {
         /// A premium was paid.
         Premium = "premium",
     }
-}
 
-closed_set! {
     /// How an outcome is divided between the mails before it. One per tenant.
     AttributionModel {
         /// The last human click takes all; without one the last mail delivered.

@@ -16,9 +16,7 @@ closed_set! {
         /// Over: enrollments have exited.
         Archived = "archived",
     }
-}
 
-closed_set! {
     /// What a step of a sequence does.
     StepType {
         /// Sends a template.
@@ -48,9 +46,7 @@ closed_set! {
         /// Calls an address of the product's.
         CallProductWebhook = "call_product_webhook",
     }
-}
 
-closed_set! {
     /// The unit of a step's delay.
     DelayUnit {
         /// Sixty seconds.
@@ -62,9 +58,7 @@ closed_set! {
         /// Likewise, Monday to Friday only.
         BusinessDays = "business_days",
     }
-}
 
-closed_set! {
     /// The life of an enrollment.
     EnrollmentStatus {
         /// Goes on at `next_action_at`.
@@ -78,9 +72,7 @@ closed_set! {
         /// A step could not be done.
         Failed = "failed",
     }
-}
 
-closed_set! {
     /// Why an enrollment ended before its last step.
     ExitReason {
         /// The contact left marketing.

@@ -2,7 +2,7 @@
 -- $4 since when, $5 until when, $6 and $7 the ids that mail of that time can have, other than a campaign's, $8 and $9 their months. There is
 -- no index by contact over all mail: a campaign's is looked up in each campaign that was not over long before (campaigns_by_end,
 -- sends_once_per_campaign), all other mail by sends_by_contact. The newest 200 of each.
-select w.place as "place!", w.tenant_id as "tenant_id!", w.contact_id as "contact_id!", s.id as "send_id!", s.campaign_id, s.at as "at!",
+select w.place as "place!", w.contact_id as "contact_id!", s.id as "send_id!", b.kind as "kind!: MessageKind", s.campaign_id, s.at as "at!",
        s.confirmed as "confirmed!"
 from unnest($1::int[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::timestamptz[], $6::uuid[], $7::uuid[], $8::date[], $9::date[])
     as w (place, tenant_id, contact_id, since, until, first_id, last_id, first_month, last_month)
@@ -42,3 +42,6 @@ cross join lateral (
     where d.at > w.since and d.at <= w.until
     order by d.at desc, d.id desc limit 200
 ) s
+cross join lateral (
+    select b.kind from batches b where b.tenant_id = w.tenant_id and b.id = batch_of(s.id) offset 0
+) b

@@ -1,6 +1,6 @@
 //! Loads the touches before an outcome: human clicks, and deliveries if there are no clicks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use ledger::frequency::DAYS_MAX;
@@ -75,10 +75,8 @@ async fn clicks(db: &mut PgConnection, queries: &[TouchQuery]) -> sqlx::Result<V
     }
     let (tenants, sends): (Vec<Uuid>, Vec<Uuid>) = of_mail.keys().copied().unzip();
     let months: Vec<NaiveDate> = sends.iter().map(|send| SendId(*send).month()).collect();
-    let batches: Vec<Uuid> = sends.iter().map(|send| SendId(*send).batch()).collect();
     let since: Vec<DateTime<Utc>> = of_mail.values().map(|(since, _)| *since).collect();
-    let rows =
-        sqlx::query_file!("queries/clicks.sql", &tenants, &sends, &months, &batches, &since).fetch_all(db).await?;
+    let rows = sqlx::query_file!("queries/clicks.sql", &tenants, &sends, &months, &since).fetch_all(db).await?;
     for row in rows {
         let Some((_, lines)) = of_mail.get(&(row.tenant_id, row.send_id)) else { continue };
         for (index, contact_id) in lines {
@@ -128,27 +126,22 @@ async fn deliveries(
         &months(&first),
         &months(&last),
     )
-    .fetch_all(&mut *db)
+    .fetch_all(db)
     .await?;
-    let kinds = kinds(db, rows.iter().map(|row| (row.tenant_id, SendId(row.send_id).batch()))).await?;
-    Ok(rows
-        .into_iter()
-        .filter_map(|row| {
-            let index = usize::try_from(row.place).ok()?;
-            let kind = kinds.get(&(row.tenant_id, SendId(row.send_id).batch()))?;
-            let touch = MailTouch {
-                rule: CreditRule::Delivered,
-                send_id: row.send_id,
-                contact_id: row.contact_id,
-                campaign_id: row.campaign_id,
-                kind: *kind,
-                at: row.at,
-                event_id: Uuid::nil(),
-                evidence: json!({"confirmed": row.confirmed}),
-            };
-            Some((index, touch))
-        })
-        .collect())
+    let touches = rows.into_iter().filter_map(|row| {
+        let touch = MailTouch {
+            rule: CreditRule::Delivered,
+            send_id: row.send_id,
+            contact_id: row.contact_id,
+            campaign_id: row.campaign_id,
+            kind: row.kind,
+            at: row.at,
+            event_id: Uuid::nil(),
+            evidence: json!({"confirmed": row.confirmed}),
+        };
+        Some((usize::try_from(row.place).ok()?, touch))
+    });
+    Ok(touches.collect())
 }
 
 /// Since when mail of each tenant may have been requested that was delivered since each time: it may have waited in a pause.
@@ -168,25 +161,4 @@ async fn launched_since(
     )
     .fetch_all(db)
     .await
-}
-
-/// The message kinds of batches.
-async fn kinds(
-    db: &mut PgConnection,
-    batches: impl Iterator<Item = (Uuid, Uuid)>,
-) -> sqlx::Result<BTreeMap<(Uuid, Uuid), MessageKind>> {
-    let batches: BTreeSet<(Uuid, Uuid)> = batches.collect();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = batches.into_iter().unzip();
-    let rows = sqlx::query!(
-        r#"select b.tenant_id, b.id, b.kind as "kind: MessageKind"
-           from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-           cross join lateral (
-               select b.tenant_id, b.id, b.kind from batches b where b.tenant_id = w.tenant_id and b.id = w.id offset 0
-           ) b"#,
-        &tenants,
-        &ids,
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| ((row.tenant_id, row.id), row.kind)).collect())
 }

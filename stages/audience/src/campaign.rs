@@ -211,22 +211,15 @@ async fn finish_request(
     campaign: Uuid,
     outcome: LaunchOutcome,
 ) -> Result<(), StageError> {
-    if outcome == LaunchOutcome::RangeWritten {
-        // While ranges are written, no sweep announces it as well: each announcement would be one more chain of them.
+    if matches!(outcome, LaunchOutcome::RangeWritten | LaunchOutcome::NotDue) {
+        // No sweep announces it before it is due, nor for a while as ranges are written: each announcement would be one more chain of them.
         sqlx::query!(
-            "update requests set announce_after = now() + interval '5 minutes' where tenant_id = $1 and id = $2",
-            input.tenant_id,
-            input.request_id,
-        )
-        .execute(db)
-        .await?;
-    } else if outcome == LaunchOutcome::NotDue {
-        sqlx::query!(
-            "update requests r set announce_after = c.scheduled_for
+            "update requests r set announce_after = case when $4 then c.scheduled_for else now() + interval '5 minutes' end
              from campaigns c where r.tenant_id = $1 and r.id = $2 and c.tenant_id = $1 and c.id = $3",
             input.tenant_id,
             input.request_id,
             campaign,
+            outcome == LaunchOutcome::NotDue,
         )
         .execute(db)
         .await?;

@@ -39,13 +39,9 @@ pub fn start(deps: &Deps) {
         workers: WORKERS,
         coalesce,
     };
-    let stage = Arc::new(Compliance {
-        pool: deps.pool.clone(),
-        by_key: deps.by_key.clone(),
-        bus: deps.bus.clone(),
-        facts: deps.facts.clone(),
-    });
-    deps.runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);
+    let Deps { runner, pool, by_key, bus, facts, .. } = deps.clone();
+    let stage = Arc::new(Compliance { pool, by_key, bus, facts });
+    runner.start(stage, vec![intake(Lane::Priority, PRIORITY_COALESCE), intake(Lane::Bulk, 1)]);
 }
 
 #[async_trait]
@@ -127,7 +123,6 @@ struct SplitBatch {
     held: Vec<(Uuid, Hold, DateTime<Utc>)>,
 }
 
-/// Decides about a batch's owed sends.
 fn split_batch(batch: &BatchFacts, sends: &[OwedSend]) -> SplitBatch {
     let mut split = SplitBatch { cleared: Vec::with_capacity(sends.len()), ..SplitBatch::default() };
     for send in sends {

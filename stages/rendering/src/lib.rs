@@ -10,7 +10,7 @@ use std::sync::Arc;
 use runner::{Deps, Intake, StageError};
 use schemas::{Lane, subjects, subjects::stream};
 
-pub use stage::Rendering;
+use stage::Rendering;
 
 /// Settings of the rendering stage.
 #[derive(Debug, Clone, clap::Args)]

@@ -160,13 +160,10 @@ impl Calls {
 
     /// The status that was answered, or the code of why there is none.
     async fn post(&self, call: &Call) -> Result<u16, FailedAttempt> {
-        let url: Url = self
-            .outbound
-            .rules()
-            .parse(&call.config.url)
-            .map_err(|_| FailedAttempt::for_good("address_not_allowed"))?;
+        let url: Url =
+            self.outbound.rules().parse(&call.config.url).map_err(|_| FailedAttempt::ForGood("address_not_allowed"))?;
         let mut body = call.body.clone();
-        let (known, secrets) = self.product(call).await.map_err(|_| FailedAttempt::again("ledger"))?;
+        let (known, secrets) = self.product(call).await.map_err(|_| FailedAttempt::Again("ledger"))?;
         body["product_tenant_id"] = json!(known);
         let body = Bytes::from(body.to_string());
         let mut headers = HeaderMap::new();
@@ -178,16 +175,16 @@ impl Calls {
         ];
         let signed = webhook::sign(&secrets, call.id, Utc::now().timestamp(), &body);
         for (name, value) in ours.into_iter().chain(signed) {
-            let value = HeaderValue::try_from(value).map_err(|_| FailedAttempt::for_good("header"))?;
+            let value = HeaderValue::try_from(value).map_err(|_| FailedAttempt::ForGood("header"))?;
             headers.insert(HeaderName::from_static(name), value);
         }
         let answer = self.outbound.post(&url, headers, body, OutboundLimits::default()).await?;
         match answer.status.as_u16() {
             status @ 200..=299 => Ok(status),
-            410 => Err(FailedAttempt::for_good("answered_gone")),
-            300..=399 => Err(FailedAttempt::again("answered_redirect")),
-            400..=499 => Err(FailedAttempt::again("answered_client_error")),
-            _ => Err(FailedAttempt::again("answered_server_error")),
+            410 => Err(FailedAttempt::ForGood("answered_gone")),
+            300..=399 => Err(FailedAttempt::Again("answered_redirect")),
+            400..=499 => Err(FailedAttempt::Again("answered_client_error")),
+            _ => Err(FailedAttempt::Again("answered_server_error")),
         }
     }
 
@@ -234,7 +231,7 @@ async fn lock_claimed(db: &mut PgConnection, call: &Call) -> sqlx::Result<Option
 
 impl From<OutboundError> for FailedAttempt {
     fn from(error: OutboundError) -> Self {
-        let of = if error.is_retryable() { Self::again } else { Self::for_good };
+        let of = if error.is_retryable() { Self::Again } else { Self::ForGood };
         of(error.code())
     }
 }

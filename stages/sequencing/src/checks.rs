@@ -1,7 +1,7 @@
 //! Ends enrollments between two steps: triggers on facts note the contact in `enrollment_checks`, and this sweep decides whether its
 //! enrollments end. Each step makes the same check before it acts, so nothing depends on how soon the sweep runs.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
@@ -41,9 +41,7 @@ impl Sweep for Checks {
             tx.rollback().await?;
             return Ok(0);
         }
-        let mut contacts: Vec<(Uuid, Uuid)> = notes.iter().map(|note| (note.tenant_id, note.contact_id)).collect();
-        contacts.sort_unstable();
-        contacts.dedup();
+        let contacts: BTreeSet<(Uuid, Uuid)> = notes.iter().map(|note| (note.tenant_id, note.contact_id)).collect();
         let live = lock(&mut tx, contacts).await?;
         let leaving = leaving(&mut tx, &live).await?;
         end(&mut tx, &leaving).await?;
@@ -58,7 +56,7 @@ impl Sweep for Checks {
 }
 
 /// Locks the contacts' live enrollments, in key order. It waits for a step that is being taken: that transaction is short.
-async fn lock(db: &mut PgConnection, contacts: Vec<(Uuid, Uuid)>) -> sqlx::Result<Vec<Due>> {
+async fn lock(db: &mut PgConnection, contacts: BTreeSet<(Uuid, Uuid)>) -> sqlx::Result<Vec<Due>> {
     let (tenants, contacts): (Vec<Uuid>, Vec<Uuid>) = contacts.into_iter().unzip();
     sqlx::query_as!(
         Due,

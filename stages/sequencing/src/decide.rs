@@ -15,28 +15,27 @@ pub(crate) struct ExitRules {
     pub(crate) on_unsubscribe: bool,
     pub(crate) on_bounce: bool,
     pub(crate) on_complaint: bool,
-    /// A step of this enrollment suppressed or unsubscribed the contact itself: that was part of the plan.
-    pub(crate) opted_out_by_step: bool,
 }
 
 /// Why the contact's enrollment ends now, the gravest reason first. A contact whose consent is pending stays enrolled: the gate withholds
-/// its mail, and the other steps are taken.
-fn exit_reason(eligibility: &RecipientEligibility, rules: &ExitRules) -> Option<ExitReason> {
+/// its mail, and the other steps are taken. `opted_out_by_step`: a step of this enrollment suppressed or unsubscribed the contact itself,
+/// which was part of the plan.
+fn exit_reason(eligibility: &RecipientEligibility, rules: ExitRules, opted_out_by_step: bool) -> Option<ExitReason> {
     let left = eligibility.unsubscribed || eligibility.marketing == MarketingStatus::Unsubscribed;
     let suppressed = eligibility.suppressed_all || eligibility.suppressed_marketing || eligibility.invalid;
     let reasons = [
         (!eligibility.contact_active, ExitReason::ContactArchived),
         (eligibility.complained && rules.on_complaint, ExitReason::Complained),
         (eligibility.hard_bounced && rules.on_bounce, ExitReason::Bounced),
-        (left && rules.on_unsubscribe && !rules.opted_out_by_step, ExitReason::Unsubscribed),
-        (suppressed && !rules.opted_out_by_step, ExitReason::Suppressed),
+        (left && rules.on_unsubscribe && !opted_out_by_step, ExitReason::Unsubscribed),
+        (suppressed && !opted_out_by_step, ExitReason::Suppressed),
     ];
     reasons.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason)
 }
 
 /// Why an enrollment of this contact ends now, if it does.
 pub(crate) fn early_exit(due: &Due, sequence: &Sequence, person: &EnrolledContact) -> Option<ExitReason> {
-    exit_reason(&person.eligibility, &sequence.rules(due.opted_out_by_step))
+    exit_reason(&person.eligibility, sequence.rules, due.opted_out_by_step)
         .or(person.replied.then_some(ExitReason::Replied))
         .or(person.ended_by_event.then_some(ExitReason::Event))
 }
@@ -101,12 +100,12 @@ mod tests {
         #[case] eligibility: RecipientEligibility,
         #[case] with_flags: Option<ExitReason>,
         #[case] without: Option<ExitReason>,
-        #[case] opted_out_by_step: Option<ExitReason>,
+        #[case] after_step: Option<ExitReason>,
     ) {
-        let all = ExitRules { on_unsubscribe: true, on_bounce: true, on_complaint: true, opted_out_by_step: false };
-        let none = ExitRules { on_unsubscribe: false, on_bounce: false, on_complaint: false, opted_out_by_step: false };
-        assert_eq!(exit_reason(&eligibility, &all), with_flags);
-        assert_eq!(exit_reason(&eligibility, &none), without);
-        assert_eq!(exit_reason(&eligibility, &ExitRules { opted_out_by_step: true, ..all }), opted_out_by_step);
+        let all = ExitRules { on_unsubscribe: true, on_bounce: true, on_complaint: true };
+        let none = ExitRules { on_unsubscribe: false, on_bounce: false, on_complaint: false };
+        assert_eq!(exit_reason(&eligibility, all, false), with_flags);
+        assert_eq!(exit_reason(&eligibility, none, false), without);
+        assert_eq!(exit_reason(&eligibility, all, true), after_step);
     }
 }

@@ -151,7 +151,7 @@ pub(crate) fn follow(item: &DueStep<'_>, taken: StepResult, now: DateTime<Utc>) 
     match taken {
         StepResult::Later => (Move::again(item.due, now + LATER), None),
         StepResult::Wait(hold, until) => (Move::hold(item.due, hold, until), None),
-        StepResult::Failed(code) => fail(item.due, item.step.id, item.step.kind, FailedAttempt::again(code), now),
+        StepResult::Failed(code) => fail(item.due, item.step.id, item.step.kind, FailedAttempt::Again(code), now),
         StepResult::Took(effect) => {
             let log = Log::of(item.due, item.step.id, item.step.kind, &effect);
             (advance(item.due, item.sequence, item.person, &effect, now), Some(log))
@@ -169,19 +169,13 @@ fn measure(due: &[Due], result: &GroupResult) {
         Counter::SequenceStepsTotal.add(1, [("step_type", log.kind.as_str()), ("outcome", log.outcome)]);
     }
     for moved in &result.moves {
-        if let Some(end) = moved.end() {
-            Counter::EnrollmentsEndedTotal.add(1, [("reason", end)]);
-        }
-    }
-}
-
-impl Move {
-    /// How an enrollment ended, for the metric.
-    fn end(&self) -> Option<&'static str> {
-        match self.status {
+        let end = match moved.status {
             EnrollmentStatus::Active | EnrollmentStatus::Paused => None,
             EnrollmentStatus::Completed => Some("completed"),
-            EnrollmentStatus::Exited | EnrollmentStatus::Failed => self.exit_reason.map(ExitReason::as_str),
+            EnrollmentStatus::Exited | EnrollmentStatus::Failed => moved.exit_reason.map(ExitReason::as_str),
+        };
+        if let Some(end) = end {
+            Counter::EnrollmentsEndedTotal.add(1, [("reason", end)]);
         }
     }
 }

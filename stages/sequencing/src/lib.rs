@@ -33,7 +33,6 @@ use occurrences::Occurrences;
 use starts::SequenceStarts;
 use status_changes::StatusChanges;
 
-/// The stage's name.
 const NAME: &str = "sequencing";
 /// Groups of due enrollments worked on at the same time.
 const WORKERS: usize = 2;
@@ -76,7 +75,7 @@ pub fn start(deps: &Deps, settings: &Settings) {
         steps_per_day: i64::from(settings.sequencing_steps_per_day),
         owner_mails_per_hour: settings.sequencing_owner_mails_per_hour,
     };
-    deps.runner.start_sweep(NAME, Arc::new(DueSweep(groups)));
+    deps.runner.start_sweep(NAME, Arc::new(groups));
     deps.runner.start_sweep(NAME, Arc::new(Checks(deps.by_key.bulk(NAME))));
     deps.runner.start_sweep(NAME, Arc::new(SequenceStarts(deps.by_key.bulk(NAME))));
     deps.runner.start_sweep(NAME, Arc::new(Occurrences { pool: deps.pool.clone(), look_max: settings.look_max }));
@@ -84,23 +83,21 @@ pub fn start(deps: &Deps, settings: &Settings) {
 }
 
 /// Takes the steps of due enrollments, several groups at a time.
-struct DueSweep(Groups);
-
 #[async_trait]
-impl Sweep for DueSweep {
+impl Sweep for Groups {
     fn schedule(&self) -> SweepSchedule {
         SweepSchedule::every("due_enrollments", POLL_INTERVAL)
             .when("exists (select from enrollments where status = 'active' and next_action_at <= now())")
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let first = self.0.work().await?;
+        let first = self.work().await?;
         // One group took everything that was due.
-        if first < u64::try_from(self.0.group_max).unwrap_or(u64::MAX) / 2 {
+        if first < u64::try_from(self.group_max).unwrap_or(u64::MAX) / 2 {
             return Ok(first);
         }
         // Each to its end: a failed one must not cut another off between its commit and its announcements.
-        let others = join_all((0..WORKERS).map(|_| self.0.work())).await;
+        let others = join_all((0..WORKERS).map(|_| self.work())).await;
         others.into_iter().try_fold(first, |sum, found| Ok(sum + found?))
     }
 }

@@ -135,21 +135,11 @@ pub(crate) fn advance(
 
 /// Why an attempt at a step did not succeed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FailedAttempt {
-    code: &'static str,
-    for_good: bool,
-}
-
-impl FailedAttempt {
+pub(crate) enum FailedAttempt {
     /// Another attempt may succeed.
-    pub(crate) fn again(code: &'static str) -> Self {
-        Self { code, for_good: false }
-    }
-
+    Again(&'static str),
     /// No attempt can succeed.
-    pub(crate) fn for_good(code: &'static str) -> Self {
-        Self { code, for_good: true }
-    }
+    ForGood(&'static str),
 }
 
 /// After a failed attempt: the same step later, or the end.
@@ -157,12 +147,14 @@ pub(crate) fn fail(
     due: &Due,
     step_id: Uuid,
     kind: StepType,
-    FailedAttempt { code, for_good }: FailedAttempt,
+    failed: FailedAttempt,
     now: DateTime<Utc>,
 ) -> (Move, Option<Log>) {
-    if let Some(pause) =
-        usize::try_from(due.attempts).ok().and_then(|attempt| BACKOFF.get(attempt)).filter(|_| !for_good)
-    {
+    let (code, pauses): (&'static str, &[Duration]) = match failed {
+        FailedAttempt::Again(code) => (code, &BACKOFF),
+        FailedAttempt::ForGood(code) => (code, &[]),
+    };
+    if let Some(pause) = usize::try_from(due.attempts).ok().and_then(|attempt| pauses.get(attempt)) {
         return (Move::retry(due, now + *pause, code), None);
     }
     let moved = Move::fail(due, code);

@@ -18,6 +18,11 @@ use uuid::Uuid;
 const LATE_MAX: TimeDelta = TimeDelta::days(1);
 /// Days looked back over at most, after the stage was down.
 const DAYS_MAX: usize = 400;
+/// True while a trigger is due: the condition of `triggers_due.sql` without its order, so that the first one found answers.
+const HAS_DUE: &str = "exists (select from sequences s
+    where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
+      and (s.triggers_tried_at is null
+           or s.triggers_tried_at not between now() - interval '5 minutes' and now() + interval '1 minute'))";
 
 /// The sweep. Any number of processes may run it: a sequence is looked at by one of them.
 pub(crate) struct Occurrences {
@@ -29,32 +34,14 @@ pub(crate) struct Occurrences {
 #[async_trait]
 impl Sweep for Occurrences {
     fn schedule(&self) -> SweepSchedule {
-        // A try that lies ahead was noted by a clock that was set back since.
-        SweepSchedule::every("find_occurrences", Duration::from_secs(1)).when("exists (select from sequences s
-                     where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
-                       and (s.triggers_tried_at is null
-                            or s.triggers_tried_at not between now() - interval '5 minutes' and now() + interval '1 minute'))")
+        SweepSchedule::every("find_occurrences", Duration::from_secs(1)).when(HAS_DUE)
     }
 
     /// Looks at one trigger of each of some tenants: one that has many keeps no other waiting.
     async fn sweep(&self) -> Result<u64, StageError> {
-        let due = sqlx::query!(
-            "select w.tenant_id, w.id
-             from (
-                 select distinct on (s.tenant_id) s.tenant_id, s.id
-                 from sequences s
-                 where s.trigger_type in ('field_date', 'segment_entered') and s.trigger_config is not null and s.status = 'active'
-                   and (s.triggers_tried_at is null
-                        or s.triggers_tried_at not between now() - interval '5 minutes' and now() + interval '1 minute')
-                 order by s.tenant_id, s.triggers_tried_at nulls first
-             ) w
-             order by random() limit 20",
-        )
-        .fetch_all(&self.pool)
-        .await?;
         let mut looks = 0;
-        for due in due {
-            let Some(sequence) = self.claim(due.tenant_id, due.id).await? else { continue };
+        for due in sqlx::query_file!("queries/triggers_due.sql").fetch_all(&self.pool).await? {
+            let Some(sequence) = self.claim(due.tenant_id, due.id, due.triggers_tried_at).await? else { continue };
             looks += 1;
             // It costs its own sequence only, which is tried again in five minutes.
             if let Err(error) = self.look_at(&sequence).await {
@@ -82,15 +69,15 @@ struct Triggered {
 }
 
 impl Occurrences {
-    /// Notes the try before the look: one whose look fails, or ends its process, keeps no other waiting. `None`: another process was first.
-    async fn claim(&self, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<Triggered>> {
+    /// Notes the try before the look: one whose look fails, or ends its process, keeps no other waiting. `None`: it was tried or changed
+    /// since it was found due, or somebody holds its row.
+    async fn claim(&self, tenant: Uuid, id: Uuid, tried_at: Option<DateTime<Utc>>) -> sqlx::Result<Option<Triggered>> {
         sqlx::query_as!(
             Triggered,
             r#"with due as (
                    select s.tenant_id, s.id from sequences s
                    where s.tenant_id = $1 and s.id = $2 and s.trigger_config is not null and s.status = 'active'
-                     and (s.triggers_tried_at is null
-                          or s.triggers_tried_at not between now() - interval '5 minutes' and now() + interval '1 minute')
+                     and s.triggers_tried_at is not distinct from $3
                    for no key update of s skip locked
                )
                update sequences s set triggers_tried_at = now()
@@ -100,6 +87,7 @@ impl Occurrences {
                          s.enroll_until, s.triggers_swept_at as swept_at, s.updated_at, t.timezone as tenant_timezone"#,
             tenant,
             id,
+            tried_at,
         )
         .fetch_optional(&self.pool)
         .await

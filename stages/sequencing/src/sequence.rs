@@ -1,6 +1,6 @@
 //! The sequences of a group with their steps, each loaded once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, NaiveDate, Utc};
 use ledger::gate::QuietRule;
@@ -34,7 +34,9 @@ pub(crate) struct Sequence {
     pub(crate) status: SequenceStatus,
     pub(crate) name: String,
     pub(crate) sender_profile_id: Option<Uuid>,
-    rules: ExitRules,
+    /// The tenant's default sender: that of mails to its owner where the sequence has none.
+    pub(crate) default_sender_id: Option<Uuid>,
+    pub(crate) rules: ExitRules,
     pub(crate) exit_event: Option<ExitEvent>,
     pub(crate) tenant_active: bool,
     timezone: String,
@@ -60,7 +62,6 @@ fn no_properties() -> Value {
 /// A tenant's sequence.
 pub(crate) type SequenceKey = (Uuid, Uuid);
 
-/// The sequences of a group.
 pub(crate) type Sequences = HashMap<SequenceKey, Sequence>;
 
 impl Sequence {
@@ -84,18 +85,11 @@ impl Sequence {
     pub(crate) fn day(&self, now: DateTime<Utc>, contact_zone: Option<&str>) -> NaiveDate {
         now.with_timezone(&delay::zone(contact_zone, &self.timezone)).date_naive()
     }
-
-    /// When an enrollment in it ends early.
-    pub(crate) fn rules(&self, opted_out_by_step: bool) -> ExitRules {
-        ExitRules { opted_out_by_step, ..self.rules }
-    }
 }
 
 /// Loads the sequences of these enrollments, with the steps of their versions.
 pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Sequences> {
-    let mut keys: Vec<SequenceKey> = due.iter().map(|due| (due.tenant_id, due.sequence_id)).collect();
-    keys.sort_unstable();
-    keys.dedup();
+    let keys: BTreeSet<SequenceKey> = due.iter().map(|due| (due.tenant_id, due.sequence_id)).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
     let rows = sqlx::query_file!("queries/sequences.sql", &tenants, &ids).fetch_all(&mut *db).await?;
     let mut sequences = HashMap::with_capacity(rows.len());
@@ -104,7 +98,6 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
             on_unsubscribe: row.exit_on_unsubscribe,
             on_bounce: row.exit_on_bounce,
             on_complaint: row.exit_on_complaint,
-            opted_out_by_step: false,
         };
         let mail = (MessageKind::Sequence, Classification::Marketing);
         let quiet = QuietRule::of((row.quiet_from, row.quiet_to), row.quiet_for.as_deref(), &row.timezone, mail);
@@ -112,6 +105,7 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
             status: row.status,
             name: row.name,
             sender_profile_id: row.sender_profile_id,
+            default_sender_id: row.default_sender_id,
             rules,
             exit_event: row.exit_event.map(|exit| exit.0),
             tenant_active: row.tenant_active,
@@ -123,10 +117,8 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
         };
         sequences.insert((row.tenant_id, row.id), sequence);
     }
-    let mut versions: Vec<(SequenceKey, i32)> =
+    let versions: BTreeSet<(SequenceKey, i32)> =
         due.iter().map(|due| ((due.tenant_id, due.sequence_id), due.version)).collect();
-    versions.sort_unstable();
-    versions.dedup();
     let (keys, versions): (Vec<SequenceKey>, Vec<i32>) = versions.into_iter().unzip();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
     let rows = sqlx::query!(

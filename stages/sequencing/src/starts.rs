@@ -192,12 +192,10 @@ async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<Has
     if new.is_empty() {
         return Ok(HashSet::new());
     }
-    let tenants: Vec<Uuid> = new.iter().map(|(one, _)| one.tenant_id).collect();
-    let ids: Vec<Uuid> = new.iter().map(|(_, start)| start.enrollment_id).collect();
     let made = sqlx::query_file_scalar!(
         "queries/start_enrollments.sql",
-        &tenants,
-        &ids,
+        &column(&new, |(one, _)| one.tenant_id),
+        &column(&new, |(_, start)| start.enrollment_id),
         &column(&new, |(one, _)| one.sequence_id),
         &column(&new, |(one, _)| one.contact_id),
         &column(&new, |(_, start)| start.product.as_str()) as &[&str],
@@ -207,17 +205,7 @@ async fn enroll(db: &mut PgConnection, starts: &[Start<'_>]) -> sqlx::Result<Has
         &column(&new, |(_, start)| start.is_parallel),
         &column(&new, |(one, _)| one.noted_at),
     )
-    .fetch_all(&mut *db)
-    .await?;
-    // A contact that may not be mailed any more leaves at once, and not only when the first step is due.
-    sqlx::query!(
-        "insert into enrollment_checks (tenant_id, contact_id)
-         select e.tenant_id, e.contact_id from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         join enrollments e on e.tenant_id = w.tenant_id and e.id = w.id",
-        &tenants,
-        &ids,
-    )
-    .execute(db)
+    .fetch_all(db)
     .await?;
     Ok(made.into_iter().collect())
 }

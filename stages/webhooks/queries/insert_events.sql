@@ -2,4 +2,4 @@
 insert into webhook_events (tenant_id, product, id, type, erased_with, body, traceparent)
 select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::bytea[], $7::text[])
 on conflict do nothing
-returning tenant_id, product, id
+returning product, id

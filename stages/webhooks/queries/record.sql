@@ -13,13 +13,11 @@ with tried as (
     from tried t
     where d.tenant_id = t.tenant_id and d.id = t.id and d.attempts = t.attempt - 1
       and (d.status = 'pending' or d.status = 'dead' and t.status = 'delivered')
-    returning d.tenant_id, d.subscription_id, d.id, d.next_attempt_at, d.status
+    returning d.tenant_id, d.subscription_id, d.id, d.next_attempt_at
 ), taken_out as (
     delete from webhook_queue q using tried t
     where q.tenant_id = t.tenant_id and q.subscription_id = t.subscription_id and q.due_at = t.due_at and q.delivery_id = t.id
-), put_back as (
-    insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
-    select tenant_id, subscription_id, next_attempt_at, id from recorded where next_attempt_at is not null
-    on conflict do nothing
 )
-select count(*) as "count!" from recorded
+insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
+select tenant_id, subscription_id, next_attempt_at, id from recorded where next_attempt_at is not null
+on conflict do nothing

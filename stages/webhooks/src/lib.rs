@@ -75,20 +75,17 @@ pub fn start(deps: &Deps, settings: &Settings) {
     let feed = FeedPublisher::new(deps.bus.clone());
     let stage = Arc::new(Webhooks { by_key: by_key.clone(), dispatcher, feed });
     deps.runner.start(Arc::clone(&stage), vec![intake]);
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(FanOutSweep(stage)));
-    deps.runner
-        .start_sweep(Webhooks::NAME, Arc::new(PublishFeedNotes { by_key: by_key.clone(), bus: deps.bus.clone() }));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(replay::Replays(by_key.clone())));
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::EndDisabledDeliveries(by_key.clone())));
-    deps.runner.start_sweep(
-        Webhooks::NAME,
-        Arc::new(retention::PurgeExpired {
-            pool: deps.pool.clone(),
-            keep: settings.webhook_keep,
-            retries: settings.webhook_backoff.iter().sum(),
-        }),
-    );
-    deps.runner.start_sweep(Webhooks::NAME, Arc::new(retention::MeasureQueue(by_key)));
+    let start_sweep = |sweep: Arc<dyn Sweep>| deps.runner.start_sweep(Webhooks::NAME, sweep);
+    start_sweep(stage);
+    start_sweep(Arc::new(PublishFeedNotes { by_key: by_key.clone(), bus: deps.bus.clone() }));
+    start_sweep(Arc::new(replay::Replays(by_key.clone())));
+    start_sweep(Arc::new(retention::EndDisabledDeliveries(by_key.clone())));
+    start_sweep(Arc::new(retention::PurgeExpired {
+        pool: deps.pool.clone(),
+        keep: settings.webhook_keep,
+        retries: settings.webhook_backoff.iter().sum(),
+    }));
+    start_sweep(Arc::new(retention::MeasureQueue(by_key)));
 }
 
 /// The webhooks stage. Each notification makes a worker fan out all waiting facts.
@@ -123,16 +120,14 @@ impl Stage for Webhooks {
     }
 }
 
-/// The sweep for facts whose notification was lost or never sent.
-struct FanOutSweep(Arc<Webhooks>);
-
+/// Finds the facts whose notification was lost or never sent.
 #[async_trait]
-impl Sweep for FanOutSweep {
+impl Sweep for Webhooks {
     fn schedule(&self) -> SweepSchedule {
         SweepSchedule::every("fan_out", SWEEP_INTERVAL).when(HAS_OVERDUE)
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        Ok(self.0.fan_out_once().await?.notes as u64)
+        Ok(self.fan_out_once().await?.notes as u64)
     }
 }

@@ -89,11 +89,14 @@ impl Sweep for Replays {
         else {
             return Ok(0);
         };
-        let deliveries = if replay.is_over {
-            replay.status = "cancelled".to_owned();
-            0
-        } else {
-            replay.next_slice(&mut tx).await?
+        // How many deliveries the next slice started.
+        let deliveries = match replay.source.as_str() {
+            _ if replay.is_over => {
+                replay.status = "cancelled".to_owned();
+                0
+            }
+            "events" => replay.events(&mut tx).await?,
+            _ => replay.rows(&mut tx).await?,
         };
         replay.save_progress(&mut tx, deliveries).await?;
         tx.commit().await?;
@@ -102,25 +105,9 @@ impl Sweep for Replays {
 }
 
 impl Replay {
-    /// Replays the next slice. Returns how many deliveries it started.
-    async fn next_slice(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
-        match self.source.as_str() {
-            "events" => self.events(db).await,
-            "notices" => self.notices(db).await,
-            _ => self.contacts(db).await,
-        }
-    }
-
     /// The next slice is the beginning of another table.
     fn start_table(&mut self, source: &str) {
         (self.source, self.cursor_at, self.cursor_id) = (source.to_owned(), self.since, Uuid::nil());
-    }
-
-    /// The next slice begins after the last of these rows; `false`: the table has no more.
-    fn go_on_after(&mut self, rows: &[ReplayedRow]) -> bool {
-        let Some(last) = rows.last().filter(|_| rows.len() == SLICE) else { return false };
-        (self.cursor_at, self.cursor_id) = (last.at, last.id);
-        true
     }
 
     /// Replays the facts about sends of one time slice. No index orders these facts by time, only a BRIN index finds the pages of a
@@ -156,7 +143,7 @@ impl Replay {
             pending.extend(fan_out::read_pending_events(db, &keys, &Keys::default(), &Keys::default()).await?.0);
         }
         // All at once: another replay of the product may have the same bodies in parts that are cut differently.
-        let deliveries = fan_out::replay_events(db, self.tenant_id, self.subscription_id, pending).await?;
+        let deliveries = fan_out::replay_events(db, self.subscription_id, pending).await?;
         self.cursor_at = end;
         if rows.len() < SLICE {
             self.step_seconds = (self.step_seconds * 4.0).min(STEP_MAX_SECONDS);
@@ -196,57 +183,49 @@ impl Replay {
         Ok(rows?.into_iter().map(|row| (row.send_id, row.id, row.month)).collect())
     }
 
-    async fn notices(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
-        let rows = sqlx::query_as!(
-            ReplayedRow,
-            "select recorded_at as at, id from notices
-             where tenant_id = $1 and (recorded_at, id) > ($2, $3) and recorded_at < $4
-             order by recorded_at, id limit $5",
-            self.tenant_id,
-            self.cursor_at,
-            self.cursor_id,
-            self.until,
-            SLICE as i64
-        )
-        .fetch_all(&mut *db)
-        .await?;
-        let deliveries = self.repeat_events(db, &self.keys(&rows), &Keys::default()).await?;
-        if !self.go_on_after(&rows) {
-            self.start_table("contacts");
-        }
-        Ok(deliveries)
-    }
-
-    async fn contacts(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
-        let rows = sqlx::query_as!(
-            ReplayedRow,
-            "select created_at as at, id from contacts
-             where tenant_id = $1 and (created_at, id) > ($2, $3) and created_at < $4
-             order by created_at, id limit $5",
-            self.tenant_id,
-            self.cursor_at,
-            self.cursor_id,
-            self.until,
-            SLICE as i64
-        )
-        .fetch_all(&mut *db)
-        .await?;
-        let deliveries = self.repeat_events(db, &Keys::default(), &self.keys(&rows)).await?;
-        if !self.go_on_after(&rows) {
-            self.status = "completed".to_owned();
-        }
-        Ok(deliveries)
-    }
-
-    fn keys(&self, rows: &[ReplayedRow]) -> Keys {
+    /// Replays the next notices, or contacts, of the time range.
+    async fn rows(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
+        let is_notices = self.source == "notices";
+        let rows = if is_notices {
+            sqlx::query_as!(
+                ReplayedRow,
+                "select recorded_at as at, id from notices
+                 where tenant_id = $1 and (recorded_at, id) > ($2, $3) and recorded_at < $4
+                 order by recorded_at, id limit $5",
+                self.tenant_id,
+                self.cursor_at,
+                self.cursor_id,
+                self.until,
+                SLICE as i64
+            )
+            .fetch_all(&mut *db)
+            .await?
+        } else {
+            sqlx::query_as!(
+                ReplayedRow,
+                "select created_at as at, id from contacts
+                 where tenant_id = $1 and (created_at, id) > ($2, $3) and created_at < $4
+                 order by created_at, id limit $5",
+                self.tenant_id,
+                self.cursor_at,
+                self.cursor_id,
+                self.until,
+                SLICE as i64
+            )
+            .fetch_all(&mut *db)
+            .await?
+        };
         let mut keys = Keys::default();
         rows.iter().for_each(|row| keys.push(self.tenant_id, row.id));
-        keys
-    }
-
-    async fn repeat_events(&self, db: &mut PgConnection, notices: &Keys, contacts: &Keys) -> Result<i64, StageError> {
-        let (pending, _) = fan_out::read_pending_events(db, &EventKeys::default(), notices, contacts).await?;
-        fan_out::replay_events(db, self.tenant_id, self.subscription_id, pending).await
+        let (notices, contacts) = if is_notices { (keys, Keys::default()) } else { (Keys::default(), keys) };
+        let (pending, _) = fan_out::read_pending_events(db, &EventKeys::default(), &notices, &contacts).await?;
+        let deliveries = fan_out::replay_events(db, self.subscription_id, pending).await?;
+        match rows.last() {
+            Some(last) if rows.len() == SLICE => (self.cursor_at, self.cursor_id) = (last.at, last.id),
+            _ if is_notices => self.start_table("contacts"),
+            _ => self.status = "completed".to_owned(),
+        }
+        Ok(deliveries)
     }
 
     async fn save_progress(&self, db: &mut PgConnection, deliveries: i64) -> sqlx::Result<()> {

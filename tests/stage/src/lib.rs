@@ -10,7 +10,7 @@ mod wait;
 
 use std::sync::Arc;
 
-use async_nats::jetstream::{context::CreateStreamErrorKind, stream::Config};
+use async_nats::jetstream::{context::CreateStreamErrorKind, message::StreamMessage, stream::Config};
 use clap::{Args, Command};
 use devtools::servers::TestDatabase;
 use runner::{Deps, Runner};
@@ -19,7 +19,10 @@ use runtime::{
     plans::PreparedPool,
     streams::{STREAMS, StreamSpec},
 };
-use schemas::{messages::Message, subjects::stream};
+use schemas::{
+    messages::Message,
+    subjects::{header, stream},
+};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
@@ -110,11 +113,8 @@ impl Rig {
 
     /// The messages a stream holds, in order.
     pub async fn messages<M: Message>(&self, stream: &str) -> Vec<M> {
-        let mut found = Vec::new();
-        for payload in self.raw(stream).await {
-            found.push(serde_json::from_slice(&payload.payload).unwrap());
-        }
-        found
+        let raw = self.raw(stream).await;
+        raw.iter().map(|message| serde_json::from_slice(&message.payload).unwrap()).collect()
     }
 
     /// How many messages a stream holds; none while it does not exist.
@@ -127,17 +127,15 @@ impl Rig {
 
     /// The dead letters, in order.
     pub async fn dead(&self) -> Vec<Dead> {
-        use schemas::subjects::header::{DEAD_REASON, DEAD_SUBJECT};
-        let raw = self.raw(stream::DEAD).await;
-        let header = |message: &async_nats::jetstream::message::StreamMessage, name: &str| {
-            message.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()
+        let dead = |message: &StreamMessage| {
+            let text =
+                |name: &str| message.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default();
+            Dead { reason: text(header::DEAD_REASON), subject: text(header::DEAD_SUBJECT) }
         };
-        raw.iter()
-            .map(|message| Dead { reason: header(message, DEAD_REASON), subject: header(message, DEAD_SUBJECT) })
-            .collect()
+        self.raw(stream::DEAD).await.iter().map(dead).collect()
     }
 
-    async fn raw(&self, name: &str) -> Vec<async_nats::jetstream::message::StreamMessage> {
+    async fn raw(&self, name: &str) -> Vec<StreamMessage> {
         let stream = self.bus.jetstream().get_stream(self.bus.prefixed(name)).await.unwrap();
         let state = stream.get_info().await.unwrap().state;
         let mut found = Vec::new();

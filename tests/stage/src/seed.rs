@@ -7,7 +7,7 @@ use schemas::{
     messages::{ContactDetails, TransactionalPayload},
     month_of, new_batch_id, new_id, subjects,
 };
-use sqlx::types::Json;
+use sqlx::{Postgres, postgres::PgArguments, query::Query, types::Json};
 use uuid::Uuid;
 
 use crate::Rig;
@@ -32,40 +32,30 @@ pub struct Person {
 }
 
 impl Rig {
+    async fn write(&self, insert: Query<'_, Postgres, PgArguments>) {
+        insert.execute(&self.pool).await.unwrap();
+    }
+
     /// An active tenant with a verified domain, a sender and a content.
     pub async fn tenant(&self) -> Tenant {
         let tenant = Tenant { id: new_id(), domain: new_id(), sender: new_id(), content: new_id() };
-        sqlx::query(
+        let insert = sqlx::query(
             "insert into tenants (id, environment, owner_email) values ($1, 'production', 'owner@example.com')",
-        )
-        .bind(tenant.id)
-        .execute(&self.pool)
-        .await
-        .unwrap();
-        sqlx::query(
+        );
+        self.write(insert.bind(tenant.id)).await;
+        let insert = sqlx::query(
             "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
              values ($1, $2, 'd' || replace($2::text, '-', '') || '.example.com', 'verified', 's', '\\x00', 'x', 't')",
-        )
-        .bind(tenant.id)
-        .bind(tenant.domain)
-        .execute(&self.pool)
-        .await
-        .unwrap();
-        sqlx::query("insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@example.com', 'News')")
-            .bind(tenant.id)
-            .bind(tenant.sender)
-            .bind(tenant.domain)
-            .execute(&self.pool)
-            .await
-            .unwrap();
-        sqlx::query(
+        );
+        self.write(insert.bind(tenant.id).bind(tenant.domain)).await;
+        let insert = sqlx::query(
+            "insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@example.com', 'News')",
+        );
+        self.write(insert.bind(tenant.id).bind(tenant.sender).bind(tenant.domain)).await;
+        let insert = sqlx::query(
             "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>Hi</p>')",
-        )
-        .bind(tenant.id)
-        .bind(tenant.content)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        );
+        self.write(insert.bind(tenant.id).bind(tenant.content)).await;
         tenant
     }
 
@@ -78,75 +68,48 @@ impl Rig {
         people.sort_by_key(|person| person.id);
         let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
         let addresses: Vec<&str> = people.iter().map(|person| person.address.as_str()).collect();
-        sqlx::query("insert into contacts (tenant_id, id, address) select $1, * from unnest($2::uuid[], $3::text[])")
-            .bind(tenant.id)
-            .bind(&ids)
-            .bind(&addresses)
-            .execute(&self.pool)
-            .await
-            .unwrap();
+        let insert = sqlx::query(
+            "insert into contacts (tenant_id, id, address) select $1, * from unnest($2::uuid[], $3::text[])",
+        );
+        self.write(insert.bind(tenant.id).bind(&ids).bind(&addresses)).await;
         people
     }
 
     /// Holds something against an address. Scope and expiry as the reason usually has them.
     pub async fn suppress(&self, tenant: &Tenant, person: &Person, reason: &str, scope: &str) {
-        sqlx::query(
+        let insert = sqlx::query(
             "insert into suppressions (tenant_id, id, address, reason, scope, source) values ($1, $2, $3, $4, $5, 'api')",
-        )
-        .bind(tenant.id)
-        .bind(new_id())
-        .bind(&person.address)
-        .bind(reason)
-        .bind(scope)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        );
+        self.write(insert.bind(tenant.id).bind(new_id()).bind(&person.address).bind(reason).bind(scope)).await;
     }
 
     /// A list or tag with these members.
     pub async fn audience(&self, tenant: &Tenant, kind: &str, members: &[Person]) -> Uuid {
         let id = new_id();
-        sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, $3, $2::text)")
-            .bind(tenant.id)
-            .bind(id)
-            .bind(kind)
-            .execute(&self.pool)
-            .await
-            .unwrap();
+        let insert = sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, $3, $2::text)");
+        self.write(insert.bind(tenant.id).bind(id).bind(kind)).await;
         let members: Vec<Uuid> = members.iter().map(|person| person.id).collect();
-        sqlx::query(
+        let insert = sqlx::query(
             "insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, unnest($3::uuid[])",
-        )
-        .bind(tenant.id)
-        .bind(id)
-        .bind(&members)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        );
+        self.write(insert.bind(tenant.id).bind(id).bind(&members)).await;
         id
     }
 
     /// A marketing campaign to a list, launched: its request is the next thing.
     pub async fn campaign(&self, tenant: &Tenant, list: Uuid) -> Uuid {
         let id = new_id();
-        sqlx::query(
+        let insert = sqlx::query(
             "insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, content_id, audience_mode,
                                     list_id, message_purpose, classification, status)
              values ($1, $2, $3, 'production', 'News', $4, $5, 'list', $6, 'newsletter', 'marketing', 'sending')",
-        )
-        .bind(tenant.id)
-        .bind(id)
-        .bind(PRODUCT)
-        .bind(tenant.sender)
-        .bind(tenant.content)
-        .bind(list)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        );
+        let insert = insert.bind(tenant.id).bind(id).bind(PRODUCT).bind(tenant.sender).bind(tenant.content).bind(list);
+        self.write(insert).await;
         id
     }
 
-    /// Writes a request that is due to be rung for at `announce_after`, and answers its announcement.
+    /// Writes a request that a sweep announces at `announce_after`, and answers its announcement.
     pub async fn request(
         &self,
         tenant: &Tenant,
@@ -155,23 +118,16 @@ impl Rig {
         payload: serde_json::Value,
         announce_after: DateTime<Utc>,
     ) -> RequestAnnounced {
-        sqlx::query(
+        let insert = sqlx::query(
             "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
              values ($1, $2, $3, 'production', $4, $5, $6)",
-        )
-        .bind(tenant.id)
-        .bind(id)
-        .bind(PRODUCT)
-        .bind(kind.as_str())
-        .bind(Json(payload))
-        .bind(announce_after)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        );
+        let insert = insert.bind(tenant.id).bind(id).bind(PRODUCT).bind(kind.as_str()).bind(Json(payload));
+        self.write(insert.bind(announce_after)).await;
         RequestAnnounced::of(tenant.id, id, kind)
     }
 
-    /// A launch request that no sweep rings for while the test runs.
+    /// A launch request that no sweep announces while the test runs.
     pub async fn launch_request(&self, tenant: &Tenant, campaign: Uuid) -> RequestAnnounced {
         let payload = serde_json::json!({ "campaign_id": campaign });
         self.request(tenant, RequestKind::CampaignLaunch, new_id(), payload, far_off()).await
@@ -186,16 +142,11 @@ impl Rig {
         range: usize,
     ) -> RequestAnnounced {
         for (part, range) in (0_i32..).zip(people.chunks(range)) {
-            sqlx::query(
+            let insert = sqlx::query(
                 "insert into launch_audiences (tenant_id, campaign_id, part, contacts) values ($1, $2, $3, $4)",
-            )
-            .bind(tenant.id)
-            .bind(campaign)
-            .bind(part)
-            .bind(range.iter().map(|person| person.id).collect::<Vec<_>>())
-            .execute(&self.pool)
-            .await
-            .unwrap();
+            );
+            let contacts: Vec<Uuid> = range.iter().map(|person| person.id).collect();
+            self.write(insert.bind(tenant.id).bind(campaign).bind(part).bind(contacts)).await;
         }
         let payload = serde_json::json!({ "campaign_id": campaign, "digest": "of these" });
         self.request(tenant, RequestKind::CampaignLaunch, new_id(), payload, far_off()).await
@@ -227,30 +178,18 @@ impl Rig {
         let id = new_batch_id();
         let sends: Vec<Uuid> = (0..people.len()).map(|at| SendId::of(id, u16::try_from(at).unwrap()).0).collect();
         let contacts: Vec<Uuid> = people.iter().map(|person| person.id).collect();
-        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)")
-            .bind(tenant.id)
-            .bind(id)
-            .bind(tenant.sender)
-            .bind(tenant.content)
-            .execute(&self.pool)
-            .await
-            .unwrap();
-        sqlx::query(
+        let insert = sqlx::query("insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)");
+        self.write(insert.bind(tenant.id).bind(id).bind(tenant.sender).bind(tenant.content)).await;
+        let insert = sqlx::query(
             "insert into message_recipients (tenant_id, message_id, send_id, contact_id)
              select $1, $2, * from unnest($3::uuid[], $4::uuid[])",
-        )
-        .bind(tenant.id)
-        .bind(id)
-        .bind(&sends)
-        .bind(&contacts)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        );
+        self.write(insert.bind(tenant.id).bind(id).bind(&sends).bind(&contacts)).await;
         let payload = serde_json::json!({ "message_id": id });
         self.request(tenant, RequestKind::Message, id, payload, far_off()).await
     }
 
-    /// Rings for requests; `ring` sets repeats apart, which JetStream would otherwise drop.
+    /// Announces requests; `ring` sets repeats apart, which JetStream would otherwise drop.
     pub async fn ring(&self, requests: &[RequestAnnounced], ring: &str) {
         let publications = requests.iter().map(|request| {
             let subject = subjects::accepted(PRODUCT, Environment::Production, request.kind);
@@ -272,34 +211,19 @@ impl Rig {
         let contacts: Vec<Uuid> = people.iter().map(|person| person.id).collect();
         let size = i32::try_from(people.len()).unwrap();
         let mut tx = self.pool.begin().await.unwrap();
-        sqlx::query(
+        let insert = sqlx::query(
             "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state,
                                   announce_after, announcement, size, queued)
              values ($1, $2, $3, 'campaign', 'bulk', $4, $5, $6, $7, 'announced', now() + interval '60 seconds', 1, $8, $8)",
-        )
-        .bind(tenant.id)
-        .bind(id)
-        .bind(month_of(id))
-        .bind(classification.as_str())
-        .bind(campaign)
-        .bind(tenant.content)
-        .bind(tenant.sender)
-        .bind(size)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
-        sqlx::query(
+        );
+        let insert = insert.bind(tenant.id).bind(id).bind(month_of(id)).bind(classification.as_str()).bind(campaign);
+        insert.bind(tenant.content).bind(tenant.sender).bind(size).execute(&mut *tx).await.unwrap();
+        let insert = sqlx::query(
             "insert into sends (tenant_id, id, month, campaign_id, contact_id)
              select $1, s.id, $2, $3, s.contact_id from unnest($4::uuid[], $5::uuid[]) as s (id, contact_id)",
-        )
-        .bind(tenant.id)
-        .bind(month_of(id))
-        .bind(campaign)
-        .bind(&sends)
-        .bind(&contacts)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
+        );
+        let insert = insert.bind(tenant.id).bind(month_of(id)).bind(campaign).bind(&sends).bind(&contacts);
+        insert.execute(&mut *tx).await.unwrap();
         tx.commit().await.unwrap();
         Resolved { tenant_id: tenant.id, batch_id: id, lane: Lane::Bulk, announcement: 1, notify: None }
     }

@@ -23,22 +23,13 @@ const ANSWER_MAX_BYTES: usize = 32 * 1024;
 
 macro_rules! tools {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $arguments:ty;)+) => {
-        /// What an assistant may ask.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Tool { $($(#[doc = $doc])+ $variant,)+ }
+        schemas::named_enum! {
+            /// What an assistant may ask.
+            #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+            pub enum Tool { $($(#[doc = $doc])+ $variant = $name,)+ }
+        }
 
         impl Tool {
-            /// Every tool.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// Its name in the protocol.
-            #[must_use]
-            pub fn name(self) -> &'static str { match self { $(Self::$variant => $name,)+ } }
-
-            /// The tool with this name.
-            #[must_use]
-            pub fn parse(name: &str) -> Option<Self> { match name { $($name => Some(Self::$variant),)+ _ => None } }
-
             /// What it answers, for the assistant.
             #[must_use]
             pub fn description(self) -> &'static str {
@@ -215,7 +206,7 @@ async fn audit(
     let record = AuditRecord {
         tenant: Some(approval.tenant_id),
         actor: &format!("assistant:{}", approval.id),
-        action: &format!("assistant.{}", tool.name()),
+        action: &format!("assistant.{}", tool.as_str()),
         subject: draft.unwrap_or(approval.id).to_string(),
         detail: json!({"outcome": outcome}),
         ..AuditRecord::default()
@@ -225,7 +216,7 @@ async fn audit(
 }
 
 pub(crate) fn note(tool: Option<Tool>, outcome: &'static str) {
-    Counter::AssistantCallsTotal.add(1, [("tool", tool.map_or("unknown", Tool::name)), ("outcome", outcome)]);
+    Counter::AssistantCallsTotal.add(1, [("tool", tool.map_or("unknown", Tool::as_str)), ("outcome", outcome)]);
 }
 
 #[cfg(test)]

@@ -38,7 +38,6 @@ const DOMAINS_MAX: i64 = 50;
 /// `deliverability`: totals of the last days from the rollups, and the state of the domains.
 pub(super) async fn deliverability(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let days = days_in(given)?;
-    let events: Vec<String> = EVENTS.iter().map(|event| (*event).to_owned()).collect();
     // Served by the primary key: hours times kinds times events times shards.
     let rows = sqlx::query!(
         r#"select event, coalesce(sum(count), 0)::bigint as "count!"
@@ -47,7 +46,7 @@ pub(super) async fn deliverability(db: &mut PgConnection, tenant: Uuid, given: V
            group by event"#,
         tenant,
         days,
-        &events,
+        &EVENTS as &[&str],
     )
     .fetch_all(&mut *db)
     .await?;

@@ -70,14 +70,9 @@ pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Resul
     };
     // Variants appear when an A/B test ran: also of a split without a winner rule.
     if campaign.launched && !names.is_empty() {
-        let of = |variant: &str| {
-            by_variant
-                .iter()
-                .find(|(of, _)| of.as_deref() == Some(variant))
-                .map_or_else(MessageTotals::default, |(_, totals)| *totals)
-        };
         let variants = names.iter().map(|(variant, name)| {
-            let totals = of(variant);
+            let found = by_variant.iter().find(|(of, _)| of.as_ref() == Some(variant));
+            let totals = found.map(|(_, totals)| *totals).unwrap_or_default();
             VariantReport { variant: variant.clone(), name: name.clone(), totals, rates: Rates::from(&totals) }
         });
         answer.ab_test = Some(AbTestReport { variants: variants.collect(), winner: winner(&campaign, &names) });

@@ -13,7 +13,6 @@ use crate::pipeline::{Doc, Routes, read};
 
 const SCOPE: &str = "analytics:read";
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(

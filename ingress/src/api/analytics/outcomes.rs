@@ -40,9 +40,7 @@ pub(super) fn of_campaign(sums: &[OutcomeTypeSum]) -> Vec<CreditedOutcomes> {
     OutcomeType::ALL
         .iter()
         .map(|outcome_type| {
-            let of = |pick: fn(&OutcomeTypeSum) -> i64| {
-                total(sums.iter().filter(|sum| sum.outcome_type == *outcome_type), pick)
-            };
+            let of = |pick: fn(&OutcomeTypeSum) -> i64| total(sums, |sum| sum.outcome_type == *outcome_type, pick);
             CreditedOutcomes {
                 outcome_type: *outcome_type,
                 outcomes: of(|sum| sum.outcomes),
@@ -75,8 +73,7 @@ pub(super) fn of_window(sums: &[OutcomeTypeSum]) -> Vec<OutcomeTypeTotals> {
         .iter()
         .map(|outcome_type| {
             let of = |credited: bool, pick: fn(&OutcomeTypeSum) -> i64| {
-                let these = |sum: &&OutcomeTypeSum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited;
-                total(sums.iter().filter(these), pick)
+                total(sums, |sum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited, pick)
             };
             OutcomeTypeTotals {
                 outcome_type: *outcome_type,
@@ -112,9 +109,9 @@ struct TriggerRevenue {
 
 /// A window's.
 pub(super) fn revenue(sums: &[OutcomeTypeSum]) -> Revenue {
-    let paid = || sums.iter().filter(|sum| sum.outcome_type == OutcomeType::Premium);
     let amount = |is_meant: &dyn Fn(&OutcomeTypeSum) -> bool| {
-        Premium(total(paid().filter(|sum| is_meant(sum)), |sum| sum.premium)).dollars()
+        let is_paid = |sum: &OutcomeTypeSum| sum.outcome_type == OutcomeType::Premium && is_meant(sum);
+        Premium(total(sums, is_paid, |sum| sum.premium)).dollars()
     };
     Revenue {
         recorded_amount: amount(&|sum| sum.kind.is_none()),
@@ -127,12 +124,11 @@ pub(super) fn revenue(sums: &[OutcomeTypeSum]) -> Revenue {
 
 /// A campaign's.
 pub(super) fn campaign_revenue(sums: &[OutcomeTypeSum]) -> Number {
-    let paid = sums.iter().filter(|sum| sum.outcome_type == OutcomeType::Premium);
-    Premium(total(paid, |sum| sum.premium)).dollars()
+    Premium(total(sums, |sum| sum.outcome_type == OutcomeType::Premium, |sum| sum.premium)).dollars()
 }
 
-fn total<'a>(sums: impl Iterator<Item = &'a OutcomeTypeSum>, pick: fn(&OutcomeTypeSum) -> i64) -> i64 {
-    sums.map(pick).sum()
+fn total(sums: &[OutcomeTypeSum], is_meant: impl Fn(&OutcomeTypeSum) -> bool, pick: fn(&OutcomeTypeSum) -> i64) -> i64 {
+    sums.iter().filter(|sum| is_meant(sum)).map(pick).sum()
 }
 
 fn share(millionths: i64) -> f64 {

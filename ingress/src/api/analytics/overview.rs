@@ -211,21 +211,17 @@ impl AnalyticsReport {
                 totals.add(&total.event, total.count);
             }
         }
+        let triggers = MessageKind::reported().zip(triggers).map(|(trigger, totals)| TriggerTotals { trigger, totals });
+        let reasons = reasons.into_iter().map(|(reason, (total, added))| SuppressionTotals { reason, total, added });
         Self {
             delivered_basis: overall.totals.delivered_basis(),
             rates: Rates::from(&overall.totals),
             totals: overall,
             daily: daily.into_iter().map(|(date, totals)| DayTotals { date, totals }).collect(),
             day_of_week: WEEKDAYS.into_iter().zip(week).map(|(day, totals)| WeekdayTotals { day, totals }).collect(),
-            triggers: MessageKind::reported()
-                .zip(triggers)
-                .map(|(kind, totals)| TriggerTotals { trigger: kind, totals })
-                .collect(),
+            triggers: triggers.collect(),
             top_messages,
-            suppressions: reasons
-                .into_iter()
-                .map(|(reason, (total, added))| SuppressionTotals { reason, total, added })
-                .collect(),
+            suppressions: reasons.collect(),
             bounces: bounces(days),
             outcomes: outcomes::of_window(outcomes),
             revenue: outcomes::revenue(outcomes),

@@ -178,10 +178,9 @@ pub(super) async fn sequence_triggers(
     let rows = sqlx::query_file!("queries/analytics_sequence_triggers.sql", tenant, window.from, window.to)
         .fetch_all(db)
         .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| SequenceTriggerTotals { totals: totals!(row), trigger_type: row.trigger_type })
-        .collect())
+    let found =
+        rows.into_iter().map(|row| SequenceTriggerTotals { totals: totals!(row), trigger_type: row.trigger_type });
+    Ok(found.collect())
 }
 
 /// How many tags the mail has that was due within a window, and the most used ones: at most [`TAGS`], or the one that is asked for.

@@ -33,12 +33,8 @@ impl HourWindow {
         let to = moment("to", to, faults).unwrap_or(now);
         let from = moment("from", from, faults).unwrap_or(to - TimeDelta::days(DEFAULT_DAYS));
         faults.require(from < to, "from", "out_of_range", "must be before `to`");
-        faults.require(
-            to - from <= TimeDelta::days(DAYS_MAX),
-            "from",
-            "out_of_range",
-            "may be at most 366 days before `to`",
-        );
+        let fits = to - from <= TimeDelta::days(DAYS_MAX);
+        faults.require(fits, "from", "out_of_range", "may be at most 366 days before `to`");
         let floor = |at: DateTime<Utc>| at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at);
         let end = floor(to);
         let to = if end < to { end + TimeDelta::hours(1) } else { end };

@@ -13,7 +13,6 @@ use crate::{
     state::Ingress,
 };
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     let about = |id| {
         Doc::new(

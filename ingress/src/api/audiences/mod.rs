@@ -27,7 +27,6 @@ use crate::pipeline::{
 const DESCRIPTION_MAX_CHARS: usize = 1_000;
 const MEMBERS_MAX: usize = 1_000;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -202,12 +201,9 @@ fn check(
         faults.require(is_list, "public_name", "invalid", "only a list may have a public name");
     }
     faults.optional("public_description", public_description, DESCRIPTION_MAX_CHARS);
-    faults.require(
-        public_description.is_none() || public_name.is_some(),
-        "public_description",
-        "invalid",
-        "only a list with a public name may have a public description",
-    );
+    let good = public_description.is_none() || public_name.is_some();
+    let detail = "only a list with a public name may have a public description";
+    faults.require(good, "public_description", "invalid", detail);
     faults.finish()
 }
 
@@ -380,12 +376,9 @@ struct MembersChanged {
 /// Adds and removes contacts, named by id or address. Unknown ones are answered, not refused: the rest is done.
 async fn change_members(ctx: &mut RequestContext, body: ChangeMembers) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    faults.require(
-        body.add.len() + body.remove.len() <= MEMBERS_MAX,
-        "add",
-        "too_many",
-        &format!("add and remove together may name at most {MEMBERS_MAX} contacts"),
-    );
+    let fits = body.add.len() + body.remove.len() <= MEMBERS_MAX;
+    let detail = format!("add and remove together may name at most {MEMBERS_MAX} contacts");
+    faults.require(fits, "add", "too_many", &detail);
     let add = read_names("add", &body.add, &mut faults);
     let remove = read_names("remove", &body.remove, &mut faults);
     faults.finish()?;

@@ -12,7 +12,6 @@ use crate::pipeline::{
 /// Longest name of an action, in characters.
 const ACTION_MAX: usize = 100;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new().get(
         "/v1/audit",

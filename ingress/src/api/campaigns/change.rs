@@ -1,7 +1,5 @@
 //! `PATCH /v1/campaigns/{id}`: the fields of a draft, its status, a pause, or its time.
 
-use std::sync::Arc;
-
 use chrono::{NaiveDateTime, Utc};
 use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification};
@@ -42,12 +40,8 @@ fn kind_of_change(body: &CampaignBody) -> Result<CampaignChange, ApiError> {
     let local = body.schedule_for_local.clone().into_option();
     let given = [status.is_some(), paused.is_some(), schedule.is_some(), local.is_some(), body.has_fields()];
     let given = given.into_iter().filter(|given| *given).count();
-    faults.require(
-        given <= 1,
-        "",
-        "ambiguous",
-        "change fields, status, paused, schedule_for or schedule_for_local: one at a time",
-    );
+    let detail = "change fields, status, paused, schedule_for or schedule_for_local: one at a time";
+    faults.require(given <= 1, "", "ambiguous", detail);
     if let Some(status) = &status {
         faults.one_of("status", status.as_deref().unwrap_or_default(), &["cancelled", "draft"]);
     }
@@ -123,8 +117,7 @@ pub(super) async fn change(
         CampaignChange::Fields => {
             let contents = store::contents_of(&row);
             let draft = CampaignRequest::of(row, body).resolve(ctx).await?;
-            let caller = Arc::clone(&ctx.caller);
-            store::write(ctx.db(), tenant, id, &caller, &draft).await?;
+            store::write(ctx, id, &draft).await?;
             store::empty_replaced_contents(ctx.db(), tenant, id, &contents).await?;
             ctx.audit("campaign.changed", &id.to_string(), json!({})).await?;
             warnings = draft.warnings;

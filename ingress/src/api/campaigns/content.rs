@@ -92,14 +92,9 @@ impl CampaignContent {
 
     /// A body comes from one source. Asked after the template was found: that there is none is to be known first.
     pub(super) fn check_one_source(&self) -> Result<(), ApiError> {
-        match (self.template_id, self.body.field()) {
-            (Some(_), Some(field)) => Err(ApiError::invalid(
-                field,
-                "conflict",
-                "must not be given together with template_id; one of them is null",
-            )),
-            _ => Ok(()),
-        }
+        let Some(field) = self.body.field().filter(|_| self.template_id.is_some()) else { return Ok(()) };
+        let detail = "must not be given together with template_id; one of them is null";
+        Err(ApiError::invalid(field, "conflict", detail))
     }
 
     /// What goes with a body of its own needs one: a template has its own.
@@ -110,10 +105,6 @@ impl CampaignContent {
             faults.require(is_whole, path, "body_required", "goes with body_html or mjml: a template has its own");
         }
         faults.finish()
-    }
-
-    fn replaces_lines(&self) -> bool {
-        self.subject.is_some() || self.preheader.is_some()
     }
 
     /// The template's parts with the campaign's own lines in their place.
@@ -235,7 +226,7 @@ async fn use_template(
     current: Option<Uuid>,
 ) -> Result<Uuid, ApiError> {
     let (tenant, kind) = (ctx.tenant, template_content::kind(KIND));
-    if !content.replaces_lines() {
+    if content.subject.is_none() && content.preheader.is_none() {
         if template.template_type == "transactional" && current != Some(template.content_id) {
             template_content::check(ctx, &template.parts, kind, Some("template_id")).await?;
         }

@@ -1,7 +1,5 @@
 //! `POST /v1/campaigns/{id}/duplicate` and `DELETE /v1/campaigns/{id}`.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification};
 use serde::{Deserialize, Serialize};
@@ -37,12 +35,12 @@ pub(super) struct CampaignDuplicated {
 /// Makes a new draft of what a caller decided about a campaign: it is checked like a new one, and nothing of its history is taken over.
 pub(super) async fn duplicate(ctx: &mut RequestContext, body: DuplicateCampaign) -> Result<ApiReply, ApiError> {
     let row = find(ctx).await?;
-    let (tenant, from) = (ctx.tenant, row.id);
+    let from = row.id;
     let kept = NAME_MAX - SUFFIX.len();
     let name = body.name.unwrap_or_else(|| row.name.chars().take(kept).chain(SUFFIX.chars()).collect());
     let draft = CampaignRequest::copy_of(row, name).resolve(ctx).await?;
-    let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
-    store::write(ctx.db(), tenant, id, &caller, &draft).await?;
+    let id = schemas::new_id();
+    store::write(ctx, id, &draft).await?;
     ctx.audit("campaign.duplicated", &id.to_string(), json!({"from": from})).await?;
     ApiReply::created(&CampaignDuplicated {
         campaign_id: id,

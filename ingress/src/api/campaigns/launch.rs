@@ -17,8 +17,7 @@ use uuid::Uuid;
 
 use super::{
     already, content, find, quota,
-    rows::CampaignRow,
-    rows::{LOCAL_TIME_PATTERN, as_local_time},
+    rows::{CampaignRow, LOCAL_TIME_PATTERN, as_local_time},
     sample::{self, RecipientRenderFault, Sample},
     schedule::{ContactTimes, Schedule, ScheduleText, WaitingContacts},
     store,
@@ -325,6 +324,18 @@ mod tests {
     use ledger::audience::AudienceMembers;
     use rstest::rstest;
 
+    fn counted(total: i64, queued: i64, skipped: Vec<(SkipReason, i64)>) -> AudienceCount {
+        AudienceCount {
+            total,
+            queued,
+            skipped,
+            digest: "d".to_owned(),
+            members: AudienceMembers::default(),
+            variants: Vec::new(),
+            mailed: BTreeMap::new(),
+        }
+    }
+
     #[rstest]
     #[case(0, 0, None, Some("audience_resolved_to_zero_contacts"))]
     #[case(3, 0, None, Some("all_contacts_suppressed_or_bounced"))]
@@ -337,29 +348,13 @@ mod tests {
         #[case] digest: Option<&str>,
         #[case] code: Option<&str>,
     ) {
-        let count = AudienceCount {
-            total,
-            queued,
-            skipped: Vec::new(),
-            digest: "d".to_owned(),
-            members: AudienceMembers::default(),
-            variants: Vec::new(),
-            mailed: BTreeMap::new(),
-        };
+        let count = counted(total, queued, Vec::new());
         assert_eq!(check(&count, digest).err().map(|error| error.code.into_owned()).as_deref(), code);
     }
 
     #[test]
     fn an_audience_that_nobody_is_left_of_says_why() {
-        let count = AudienceCount {
-            total: 3,
-            queued: 0,
-            skipped: vec![(SkipReason::FrequencyCap, 2), (SkipReason::NoConsent, 1)],
-            digest: "d".to_owned(),
-            members: AudienceMembers::default(),
-            variants: Vec::new(),
-            mailed: BTreeMap::new(),
-        };
+        let count = counted(3, 0, vec![(SkipReason::FrequencyCap, 2), (SkipReason::NoConsent, 1)]);
         let detail = check(&count, None).unwrap_err().detail.unwrap();
         assert!(detail.contains("frequency_cap: 2") && detail.contains("no_consent: 1"), "{detail}");
     }

@@ -15,8 +15,6 @@ mod schedule;
 mod sends;
 pub(crate) mod store;
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use schemas::{CampaignStatus, Classification};
 use serde::{Deserialize, Serialize};
@@ -48,7 +46,6 @@ const ALREADY: [&str; 5] = [
 const MISSING: [&str; 5] =
     ["list_not_found", "segment_not_found", "tag_not_found", "sender_profile_not_found", "template_not_found"];
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -258,10 +255,9 @@ async fn create(ctx: &mut RequestContext, CreateCampaign(body): CreateCampaign) 
         faults.require(!given, path, "unknown_field", "is not a field of this request");
     }
     faults.finish()?;
-    let tenant = ctx.tenant;
     let draft = CampaignRequest::new(body).resolve(ctx).await?;
-    let (id, caller) = (schemas::new_id(), Arc::clone(&ctx.caller));
-    store::write(ctx.db(), tenant, id, &caller, &draft).await?;
+    let id = schemas::new_id();
+    store::write(ctx, id, &draft).await?;
     ctx.audit("campaign.created", &id.to_string(), json!({})).await?;
     ApiReply::created(&CampaignCreated {
         campaign_id: id,

@@ -142,13 +142,8 @@ pub(super) async fn send_test(ctx: &mut RequestContext, body: TestCampaign) -> R
     render::check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
     faults.finish()?;
     let rendered_for = body.contact_id.as_ref().map(|contact| contact.0);
-    let wanted = PreviewCampaign {
-        contact_id: body.contact_id,
-        sample: body.sample,
-        test_data: body.test_data,
-        variant: body.variant,
-    };
-    let (row, mail, _) = rendered(ctx, wanted).await?;
+    let TestCampaign { contact_id, sample, test_data, variant, .. } = body;
+    let (row, mail, _) = rendered(ctx, PreviewCampaign { contact_id, sample, test_data, variant }).await?;
     let tenant = ctx.tenant;
     senders::require_ready(ctx.db(), tenant, row.sender_profile_id).await?;
     let draft = MessageDraft {

@@ -22,12 +22,10 @@ pub(super) struct ListCampaignSends {
 }
 
 pub(super) async fn list(ctx: &mut RequestContext, query: ListCampaignSends) -> Result<ApiReply, ApiError> {
-    let (tenant, campaign) = (ctx.tenant, ctx.id("campaign")?);
-    let page = ctx.page;
-    let state = query.state;
+    let (tenant, campaign, page) = (ctx.tenant, ctx.id("campaign")?, ctx.page);
+    let (state, variant) = (query.state, query.variant.as_deref());
     let mut faults = Faults::default();
     let address = query.email.as_deref().and_then(|text| faults.address("email", text));
-    let variant = query.variant.as_deref();
     if let Some(variant) = variant {
         faults.one_of("variant", variant, &ledger::audience::VARIANT_NAMES);
     }

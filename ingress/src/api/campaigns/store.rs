@@ -1,5 +1,7 @@
 //! Rows of `campaigns`, and the sums over their batches.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, NaiveDateTime, Utc};
 use chrono_tz::Tz;
 use schemars::JsonSchema;
@@ -17,7 +19,7 @@ use super::{
 use crate::{
     api::templates::content::ContentWarning,
     pipeline::{
-        auth::keys::Caller,
+        RequestContext,
         page::{ListPage, Time},
         types,
     },
@@ -70,13 +72,8 @@ pub(crate) struct SendCounts {
 }
 
 /// Writes a draft, new or changed. Product and environment stay those of the caller that made it.
-pub(crate) async fn write(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    caller: &Caller,
-    draft: &CampaignDraft,
-) -> sqlx::Result<()> {
+pub(super) async fn write(ctx: &mut RequestContext, id: Uuid, draft: &CampaignDraft) -> sqlx::Result<()> {
+    let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
     let (rules, content) = (&draft.rules, &draft.content);
     sqlx::query_file!(
         "queries/write_campaign.sql",
@@ -112,9 +109,9 @@ pub(crate) async fn write(
         rules.bounce_percent,
         rules.complaint_percent,
     )
-    .execute(&mut *db)
+    .execute(ctx.db())
     .await?;
-    write_variants(db, tenant, id, rules).await
+    write_variants(ctx.db(), tenant, id, rules).await
 }
 
 /// Replaces the stored variants.
@@ -276,7 +273,7 @@ pub(crate) async fn counts(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     .await
 }
 
-/// Locks the campaign until the transaction ends, after any other lock, and reads it.
+/// Locks the campaign until the transaction ends, after its launch request and before its batches, and reads it.
 pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CampaignRow>> {
     sqlx::query_scalar!("select id from campaigns where tenant_id = $1 and id = $2 for no key update", tenant, id)
         .fetch_optional(&mut *db)

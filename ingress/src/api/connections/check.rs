@@ -33,7 +33,6 @@ const WAIT_MAX: Duration = Duration::from_secs(25);
 const READ_EVERY: Duration = Duration::from_millis(500);
 const RETRY_PENDING: u64 = 5;
 
-/// The route.
 pub(super) fn routes() -> Routes {
     let endpoint = write_and_wait(
         "connections:write",

@@ -61,7 +61,6 @@ pub(super) struct CreateConnection {
 }
 
 /// How the events of a connection are to be verified; `None`: as before.
-#[derive(Default)]
 pub(super) struct WantedHook {
     pub(super) secrets: Option<Vec<String>>,
     pub(super) topics: Option<Vec<String>>,
@@ -99,14 +98,8 @@ impl CreateConnection {
         });
         let secret = SecretString::from(faults.required("secret", self.secret).unwrap_or_default());
         let hook = WantedHook { secrets: self.hook_secrets, topics: self.hook_topics };
-        let settings = ConnectionSettings {
-            region: self.region,
-            domain: self.domain,
-            stream: self.stream,
-            configuration_set: self.configuration_set,
-            max_per_second: self.max_per_second,
-            base_url: None,
-        };
+        let Self { region, domain, stream, configuration_set, max_per_second, .. } = self;
+        let settings = ConnectionSettings { region, domain, stream, configuration_set, max_per_second, base_url: None };
         check_lines(&mut faults, &settings);
         if let Some(kind) = kind {
             note(&mut faults, settings.check(kind, &HostPolicy::default()).err());
@@ -158,9 +151,9 @@ pub(super) struct WantedConnection {
 }
 
 impl ChangeConnection {
-    /// The names of the fields that are to be changed: for the audit log.
-    pub(super) fn fields(&self) -> Vec<&'static str> {
-        let given = [
+    /// The fields, and whether each is to be changed: for the audit log.
+    pub(super) fn fields(&self) -> [(&'static str, bool); 10] {
+        [
             ("name", self.name.is_some()),
             ("status", self.status.is_some()),
             ("secret", self.secret.is_some()),
@@ -171,13 +164,12 @@ impl ChangeConnection {
             ("max_per_second", self.max_per_second.is_given()),
             ("hook_secrets", self.hook_secrets.is_given()),
             ("hook_topics", self.hook_topics.is_given()),
-        ];
-        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+        ]
     }
 
     /// The connection after this change. Where an operator's connection leads is the operator's to change.
     pub(super) fn applied_to(self, before: &LockedConnection) -> Result<WantedConnection, ApiError> {
-        let changes_account = self.fields().iter().any(|field| !matches!(*field, "name" | "status"));
+        let changes_account = self.fields().iter().any(|(name, given)| *given && !matches!(*name, "name" | "status"));
         if changes_account && (before.kind == ProviderKind::Smtp || before.settings.base_url.is_some()) {
             return Err(ApiError::conflict("connection_of_operator")
                 .detail("only name and status of a connection that the operator added can be changed"));

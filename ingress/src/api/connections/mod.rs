@@ -32,7 +32,6 @@ const ORDER_MAX: usize = 5;
 /// How long a provider reports what became of mail: events of a connection that is removed are lost.
 const LATE_EVENTS_DAYS: i32 = 7;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -185,9 +184,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiR
         .await?;
     }
     set_hook_of(ctx, id, wanted.hook).await?;
-    if !fields.is_empty() {
-        ctx.audit("provider.change", &id.to_string(), json!({"fields": fields})).await?;
-    }
+    ctx.audit_changed("provider.change", &id.to_string(), fields).await?;
     ApiReply::single(find(ctx, id).await?)
 }
 

@@ -243,9 +243,6 @@ impl SealedHook {
 }
 
 /// Sets how events of a connection are verified. The role cannot read the secret, so each column is set by itself.
-///
-/// # Errors
-/// When Postgres is away.
 pub async fn set_hook(db: &mut PgConnection, tenant: Uuid, id: Uuid, hook: SealedHook) -> sqlx::Result<()> {
     if let Some(secret) = hook.secret {
         sqlx::query!(

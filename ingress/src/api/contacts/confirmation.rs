@@ -68,7 +68,7 @@ pub(super) async fn ask_again(ctx: &mut RequestContext, _: NoFields) -> Result<A
 
 fn accepted(contact: ContactView) -> Result<ApiReply, ApiError> {
     let confirmation = contact.confirmation.ok_or_else(ApiError::internal)?;
-    ApiReply::new(StatusCode::ACCEPTED, &ConfirmationRequested { contact_id: contact.contact_id, confirmation })
+    ApiReply::accepted(&ConfirmationRequested { contact_id: contact.contact_id, confirmation })
 }
 
 /// A contact that was not asked, and what may be the reason.

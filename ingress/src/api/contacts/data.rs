@@ -105,7 +105,7 @@ pub(super) async fn export_data(ctx: &mut RequestContext, _: NoParameters) -> Re
     first.extend_from_slice(&records);
     let (actor, detail) = (ctx.caller.actor(), json!({"all": true}));
     exports::note_begun(&ctx.ingress, ctx.tenant, &actor, DATA_READ, &id.to_string(), detail).await?;
-    let rest = exports::stream_slices(Arc::clone(&ctx.ingress), next);
+    let rest = exports::stream_slices(Arc::clone(&ctx.ingress), ctx.tenant, next);
     Ok(ApiReply::stream(StatusCode::OK, exports::NDJSON, first, rest))
 }
 
@@ -144,10 +144,6 @@ impl DataSlice {
 }
 
 impl StreamSlice for DataSlice {
-    fn tenant(&self) -> Uuid {
-        self.tenant
-    }
-
     async fn read(self, db: &mut PgConnection) -> Result<(Vec<u8>, Option<Self>), ApiError> {
         let records = self.records(db).await?;
         let mut written = Vec::new();

@@ -41,46 +41,34 @@ pub(super) struct KnownContacts {
 
 impl KnownContacts {
     pub(super) fn new(contacts: Vec<KnownContact>, left_by_own_hand: Vec<String>) -> Self {
-        let addresses = |(place, contact): (usize, &KnownContact)| {
-            let all: Vec<String> = [&contact.address].into_iter().chain(&contact.merged_addresses).cloned().collect();
-            all.into_iter().map(move |address| (address, place))
-        };
-        let by_address = contacts.iter().enumerate().flat_map(addresses).collect();
-        let external_ids = |(place, contact): (usize, &KnownContact)| {
-            let all: Vec<String> = contact.external_id.iter().chain(&contact.merged_external_ids).cloned().collect();
-            all.into_iter().map(move |id| (id, place))
-        };
-        let by_external_id = contacts.iter().enumerate().flat_map(external_ids).collect();
+        let (mut by_address, mut by_external_id) = (HashMap::new(), HashMap::new());
+        for (place, contact) in contacts.iter().enumerate() {
+            let addresses = [&contact.address].into_iter().chain(&contact.merged_addresses);
+            by_address.extend(addresses.map(|address| (address.clone(), place)));
+            let external_ids = contact.external_id.iter().chain(&contact.merged_external_ids);
+            by_external_id.extend(external_ids.map(|id| (id.clone(), place)));
+        }
         Self { contacts, by_address, by_external_id, left_by_own_hand: left_by_own_hand.into_iter().collect() }
-    }
-
-    fn with_address(&self, address: Option<&str>) -> Option<&KnownContact> {
-        self.contacts.get(*self.by_address.get(address?)?)
-    }
-
-    fn with_external_id(&self, id: Option<&str>) -> Option<&KnownContact> {
-        self.contacts.get(*self.by_external_id.get(id?)?)
     }
 
     /// The contact that is meant; `None`: there is none.
     fn find(&self, wanted: &WantedContact) -> Result<Option<&KnownContact>, ApiError> {
-        let of_id = self.with_external_id(wanted.external_id.as_deref());
-        let of_address = self.with_address(wanted.address.as_deref());
+        let by_id = wanted.external_id.as_ref().and_then(|id| self.by_external_id.get(id));
+        let by_address = wanted.address.as_ref().and_then(|address| self.by_address.get(address));
+        let of_id = by_id.and_then(|place| self.contacts.get(*place));
+        let of_address = by_address.and_then(|place| self.contacts.get(*place));
         match (of_id, of_address) {
             (Some(of_id), Some(of_address)) if of_id.id != of_address.id => Err(store::external_id_taken()),
             (Some(_), None) if wanted.address.is_some() => Err(ApiError::conflict("address_differs")
                 .at("email", "the contact with this external_id has another address, which does not change")),
             (None, Some(of_address)) if wanted.external_id.is_some() && of_address.external_id.is_some() => {
-                Err(ApiError::conflict("external_id_differs").at(
-                    "external_id",
-                    "the contact with this address has another one; PATCH /v1/contacts/{id} changes it",
-                ))
+                let detail = "the contact with this address has another one; PATCH /v1/contacts/{id} changes it";
+                Err(ApiError::conflict("external_id_differs").at("external_id", detail))
             }
-            (None, None) if wanted.address.is_none() => Err(ApiError::invalid(
-                "email",
-                "required",
-                "no contact has this external_id, and a new one needs an address",
-            )),
+            (None, None) if wanted.address.is_none() => {
+                let detail = "no contact has this external_id, and a new one needs an address";
+                Err(ApiError::invalid("email", "required", detail))
+            }
             (of_id, of_address) => Ok(of_id.or(of_address)),
         }
     }
@@ -218,24 +206,15 @@ pub(super) fn decide_all(
         let contact_is_new = !contacts.contains(&action.contact());
         let address_is_new = wanted.address.as_ref().is_none_or(|address| !addresses.contains(address));
         let id_is_new = wanted.external_id.as_ref().is_none_or(|id| !external_ids.contains(id));
-        let path = match (contact_is_new, address_is_new, id_is_new) {
-            (true, true, true) => {
-                contacts.insert(action.contact());
-                addresses.extend(wanted.address.clone());
-                external_ids.extend(wanted.external_id.clone());
-                return Ok(action);
-            }
-            (_, _, false) => "external_id",
-            (_, false, true) => "email",
-            // Another name of a contact that is in the batch.
-            (false, true, true) => {
-                if wanted.external_id.is_some() {
-                    "external_id"
-                } else {
-                    "email"
-                }
-            }
-        };
+        if contact_is_new && address_is_new && id_is_new {
+            contacts.insert(action.contact());
+            addresses.extend(wanted.address.clone());
+            external_ids.extend(wanted.external_id.clone());
+            return Ok(action);
+        }
+        // With a new address, its id may be another name of a contact that is in the batch.
+        let is_by_id = !id_is_new || address_is_new && wanted.external_id.is_some();
+        let path = if is_by_id { "external_id" } else { "email" };
         Err(ApiError::invalid(path, "duplicate", "stands in the batch before"))
     };
     wanted.iter().map(|wanted| decide_one(wanted.as_ref().map_err(ApiError::clone)?)).collect()

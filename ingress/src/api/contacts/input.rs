@@ -34,7 +34,7 @@ const FIRST_YEAR: i32 = 1900;
 /// How far ahead of us a caller's clock may be.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
-/// Sources of contacts that the engine makes for mail (`is_known_from_mail` in the migrations). Of these nobody said anything yet, so the
+/// Sources of contacts that the engine makes for mail (`is_known_from_mail` in the migrations). Nothing was said of these yet, so the
 /// next marketing mail of a product subscribes them: a product that wrote such a source would make its own `pending` a consent.
 const SOURCES_OF_MAIL: [&str; 3] = ["transactional", "message", "campaign_test"];
 
@@ -415,18 +415,11 @@ pub(crate) fn is_locale(text: &str) -> bool {
 
 fn check_fields(values: &Map<String, Value>, defined: &BTreeMap<String, FieldType>, faults: &mut Faults) {
     for (key, value) in values {
-        match defined.get(key) {
-            None => faults.add(
-                format!("fields.{key}"),
-                "unknown_field",
-                "is not a defined field; define it with POST /v1/fields",
-            ),
-            Some(_) if value.is_null() => {}
-            Some(kind) => {
-                if let Err(wanted) = kind.check(value) {
-                    faults.add(format!("fields.{key}"), "wrong_type", wanted);
-                }
-            }
+        let at = || format!("fields.{key}");
+        match defined.get(key).map(|kind| kind.check(value)) {
+            None => faults.add(at(), "unknown_field", "is not a defined field; define it with POST /v1/fields"),
+            Some(Err(wanted)) if !value.is_null() => faults.add(at(), "wrong_type", wanted),
+            Some(_) => {}
         }
     }
 }

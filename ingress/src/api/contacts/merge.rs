@@ -116,7 +116,7 @@ fn taken_columns(kept: &Value, gone: &Value) -> Map<String, Value> {
     let mut take = |names: &[&str]| {
         columns.extend(names.iter().map(|name| ((*name).to_owned(), gone[*name].clone())));
     };
-    // A contact that somebody added is not known from mail only, because one that is was merged into it.
+    // A contact that a product added stays one, also when one that is known from mail only is merged into it.
     let says_nothing = |name: &str| gone[name].is_null() || name == "source" && is_source_of_mail(text(gone, name));
     for name in TAKEN.iter().filter(|name| kept[**name].is_null() && !says_nothing(name)) {
         take(&[name]);
@@ -131,10 +131,8 @@ fn taken_columns(kept: &Value, gone: &Value) -> Map<String, Value> {
     if is_stricter || knows_more {
         take(CONSENT);
     }
-    take(&["marketing_status"]);
-    if !is_stricter {
-        columns.insert("marketing_status".to_owned(), kept["marketing_status"].clone());
-    }
+    let stricter = if is_stricter { gone } else { kept };
+    columns.insert("marketing_status".to_owned(), stricter["marketing_status"].clone());
     let is_active = [kept, gone].iter().any(|row| text(row, "status") == "active");
     columns.insert("status".to_owned(), json!(if is_active { "active" } else { "archived" }));
     columns

@@ -51,7 +51,6 @@ const SEARCH_MAX_CHARS: usize = 200;
 /// Why a contact cannot have both the address and the `external_id` that are given.
 const KEY_CONFLICTS: &[&str] = &["external_id_taken", "external_id_differs", "address_differs"];
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(

@@ -68,11 +68,6 @@ impl ContactNames {
             }
         }
     }
-
-    /// The one name that is given, if any.
-    pub(crate) fn check_optional(self, faults: &mut Faults) -> Option<NamedContact> {
-        if self.is_empty() { None } else { self.check("", faults) }
-    }
 }
 
 /// A contact that a name leads to.

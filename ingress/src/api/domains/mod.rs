@@ -39,7 +39,6 @@ const DOMAINS_MAX: i64 = 1_000;
 /// Randomness in an ownership token, in bytes.
 const TOKEN_BYTES: usize = 24;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -118,19 +117,11 @@ fn own_name(text: Option<String>, platform_domains: &[String]) -> Result<String,
     let mut faults = Faults::default();
     let text = faults.required("domain", text);
     let name = text.as_deref().and_then(canonical_domain);
-    faults.require(
-        text.is_none() || name.is_some(),
-        "domain",
-        "invalid",
-        "must be a domain name with a dot, not an address",
-    );
+    let good = text.is_none() || name.is_some();
+    faults.require(good, "domain", "invalid", "must be a domain name with a dot, not an address");
     let public_suffix = name.as_deref().is_some_and(|name| freemail::registrable(name).is_none());
-    faults.require(
-        !public_suffix,
-        "domain",
-        "public_suffix",
-        "is a public suffix, under which others register domains",
-    );
+    let detail = "is a public suffix, under which others register domains";
+    faults.require(!public_suffix, "domain", "public_suffix", detail);
     faults.finish()?;
     let name = name.ok_or_else(ApiError::internal)?;
     if freemail::is_platform(&name, platform_domains) {
@@ -271,11 +262,9 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
         return Err(ApiError::conflict("domain_suspended").detail("the operator suspended it"));
     }
     let references = references::to_domain(ctx.db(), tenant, id).await?;
-    references::refuse(
-        "domain",
-        references,
-        "remove its senders, and choose another tracking domain; while a sender has sent mail, the domain stays",
-    )?;
+    let detail =
+        "remove its senders, and choose another tracking domain; while a sender has sent mail, the domain stays";
+    references::refuse("domain", references, detail)?;
     match sqlx::query!("delete from domains where tenant_id = $1 and id = $2", tenant, id).execute(ctx.db()).await {
         Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => {
             return Err(ApiError::busy("domain_in_use").detail("something has begun to refer to it"));

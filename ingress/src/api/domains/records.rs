@@ -4,7 +4,6 @@ use chrono::{DateTime, Utc};
 use domains::{CheckedRecord, DnsRecord, DomainSettings, PublishedKey, Validity, records};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::store::DomainRow;
 use crate::pipeline::time;
@@ -81,25 +80,17 @@ pub(crate) fn wanted(row: &DomainRow, settings: &DomainSettings) -> Vec<DnsRecor
 /// The records a domain needs now, each with what the last check found if that check was for this very record: an installation
 /// whose targets moved must not call the old record valid.
 pub(crate) fn view(row: &DomainRow, settings: &DomainSettings) -> Vec<RecordView> {
-    let found = stored(&row.records);
-    wanted(row, settings)
-        .iter()
-        .map(|record| {
-            found.iter().find(|view| view.is_for(record)).cloned().unwrap_or_else(|| RecordView::pending(record))
-        })
-        .collect()
-}
-
-fn stored(records: &Value) -> Vec<RecordView> {
     // What an older version wrote and this one cannot read counts as never checked.
-    Vec::<RecordView>::deserialize(records).unwrap_or_default()
+    let found = Vec::<RecordView>::deserialize(&row.records).unwrap_or_default();
+    let checked = |record: &DnsRecord| found.iter().find(|view| view.is_for(record)).cloned();
+    wanted(row, settings).iter().map(|record| checked(record).unwrap_or_else(|| RecordView::pending(record))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use schemas::DomainStatus;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use uuid::Uuid;
 
     fn settings(tracking: &str) -> DomainSettings {

@@ -64,13 +64,8 @@ impl EnrollContact {
         let sequence_id = faults.required("sequence_id", self.sequence_id);
         let names = ContactNames { contact_id: self.contact_id, email: self.email, external_id: self.external_id };
         let contact = names.check("", &mut faults);
-        let details = ContactDetails {
-            first_name: self.first_name,
-            last_name: self.last_name,
-            title: self.title,
-            phone: self.phone,
-        };
-        let details = check_details(details, &mut faults);
+        let Self { first_name, last_name, title, phone, .. } = self;
+        let details = check_details(ContactDetails { first_name, last_name, title, phone }, &mut faults);
         faults.finish()?;
         Ok(NewEnrollment {
             sequence_id: sequence_id.ok_or_else(ApiError::internal)?.0,

@@ -29,7 +29,6 @@ use crate::pipeline::{
     write,
 };
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -98,7 +97,7 @@ struct ListEnrollments {
 async fn list(ctx: &mut RequestContext, query: ListEnrollments) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     let names = ContactNames { contact_id: query.contact_id, email: query.email, external_id: query.external_id };
-    let name = names.check_optional(&mut faults);
+    let name = if names.is_empty() { None } else { names.check("", &mut faults) };
     faults.finish()?;
     let (tenant, page) = (ctx.tenant, ctx.page);
     let contact = match &name {

@@ -150,12 +150,8 @@ impl ProductEventTerms {
     pub(crate) fn check(&self, path: &str, faults: &mut Faults) {
         check_name(&format!("{path}.event"), &self.event, faults);
         let at = format!("{path}.properties");
-        faults.require(
-            self.properties.len() <= TERMS_MAX,
-            &at,
-            "too_many",
-            &format!("may have at most {TERMS_MAX} properties"),
-        );
+        let fits = self.properties.len() <= TERMS_MAX;
+        faults.require(fits, &at, "too_many", &format!("may have at most {TERMS_MAX} properties"));
         for (key, value) in self.properties.iter().take(TERMS_MAX) {
             let at = format!("{at}.{}", key.chars().take(NAME_MAX_CHARS).collect::<String>());
             match value {

@@ -15,7 +15,6 @@ pub(crate) use self::input::ProductEventTerms;
 use self::input::RecordEvents;
 use crate::pipeline::{ApiReply, Doc, RequestContext, Routes, error::ApiError, write_by_key};
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new().post(
         "/v1/events",

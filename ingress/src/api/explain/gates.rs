@@ -242,11 +242,8 @@ pub(super) fn sender(id: Uuid, row: &ExplainedSender) -> Gate {
 
 /// Whether its domain may.
 pub(super) fn domain(row: &ExplainedSender) -> Gate {
-    Gate::new("domain", stop_if(!row.domain_status.may_send()), row.domain_status.as_str()).row(
-        "domain",
-        row.domain_id,
-        row.verified_at,
-    )
+    let decision = stop_if(!row.domain_status.may_send());
+    Gate::new("domain", decision, row.domain_status.as_str()).row("domain", row.domain_id, row.verified_at)
 }
 
 /// The send quota: stops mail of this kind when nothing is left.

@@ -32,7 +32,6 @@ use crate::{
     },
 };
 
-/// The route.
 pub(crate) fn routes() -> Routes {
     Routes::new().get(
         "/v1/explain",
@@ -172,32 +171,28 @@ impl Explainer<'_> {
 
 async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = explainer.tenant;
-    let row = campaigns::get(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
-    let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
-    let month = stored_sends::campaign_month(&mut *explainer.db, tenant, id).await?.flatten();
+    let row = campaigns::get(explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
+    let contact = store::contact(explainer.db, tenant, address.as_str()).await?;
+    let month = stored_sends::campaign_month(explainer.db, tenant, id).await?.flatten();
     if let Some(month) = month
-        && stored_sends::is_dropped(&mut *explainer.db, month).await?
+        && stored_sends::is_dropped(explainer.db, month).await?
     {
         return Err(ApiError::not_found("send").detail("the month of this campaign's mail is not kept any more"));
     }
     let send = match (&contact, month) {
-        (Some(contact), Some(month)) => {
-            stored_sends::to_contact(&mut *explainer.db, tenant, month, id, contact.id).await?
-        }
+        (Some(contact), Some(month)) => stored_sends::to_contact(explainer.db, tenant, month, id, contact.id).await?,
         _ => None,
     };
-    let mut gates = vec![match &contact {
-        None => gates::no_contact(),
+    let mut gates = Vec::new();
+    match &contact {
+        None => gates.push(gates::no_contact()),
         Some(contact) => {
             let is_member = send.is_some() || is_member(explainer, &row, contact.id, month.is_some()).await?;
-            gates::audience(&row, is_member, month.is_some())
+            gates.push(gates::audience(&row, is_member, month.is_some()));
+            let mail = (MessageKind::Campaign, row.classification, Urgency::from_column(Some(&row.urgency)));
+            let left_topic = ledger::gate::left_topic(explainer.db, tenant, id, contact.id).await?;
+            gates.extend(recipient_gates(explainer, contact, left_topic, address, mail).await?);
         }
-    }];
-    if let Some(contact) = &contact {
-        let urgency = Urgency::from_column(Some(&row.urgency));
-        let mail = (MessageKind::Campaign, row.classification, urgency);
-        let left_topic = ledger::gate::left_topic(&mut *explainer.db, explainer.tenant, id, contact.id).await?;
-        gates.extend(recipient_gates(explainer, contact, left_topic, address, mail).await?);
     }
     let sender = row.sender_profile_id;
     gates.extend(sender_gates(explainer, sender, MessageKind::Campaign, address, send.as_ref()).await?);
@@ -205,7 +200,7 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
     gates.push(gates::campaign(&row));
     let variant = match &contact {
         Some(contact) if !row.variants.is_empty() => {
-            let part = store::part(&mut *explainer.db, id, contact.id, row.split().thresholds()).await?;
+            let part = store::part(explainer.db, id, contact.id, row.split().thresholds()).await?;
             send.as_ref().and_then(|send| send.variant.clone()).or(row.split().variant_name(part).map(str::to_owned))
         }
         _ => None,
@@ -216,16 +211,15 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
 
 async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = explainer.tenant;
-    let message =
-        store::message(&mut *explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
+    let message = store::message(explainer.db, tenant, id).await?.ok_or_else(|| ApiError::not_found("message"))?;
     let kind = if message.is_test { MessageKind::Test } else { MessageKind::OneOff };
-    let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
+    let contact = store::contact(explainer.db, tenant, address.as_str()).await?;
     let send_id = match &contact {
-        Some(contact) => store::recipient(&mut *explainer.db, tenant, id, contact.id).await?,
+        Some(contact) => store::recipient(explainer.db, tenant, id, contact.id).await?,
         None => None,
     };
     let send = match send_id {
-        Some(send) => stored_sends::get(&mut *explainer.db, tenant, send).await?,
+        Some(send) => stored_sends::get(explainer.db, tenant, send).await?,
         None => None,
     };
     let mut gates = vec![match &contact {
@@ -244,35 +238,33 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
 /// The newest enrollment decides, one that is under way before others; what is shown as the send is its newest mail.
 async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = explainer.tenant;
-    let row = sequences::get(&mut *explainer.db, tenant, id).await?;
-    let contact = store::contact(&mut *explainer.db, tenant, address.as_str()).await?;
+    let row = sequences::get(explainer.db, tenant, id).await?;
+    let contact = store::contact(explainer.db, tenant, address.as_str()).await?;
     let newest = match &contact {
-        Some(contact) => enrollments::newest(&mut *explainer.db, tenant, id, contact.id).await?,
+        Some(contact) => enrollments::newest(explainer.db, tenant, id, contact.id).await?,
         None => None,
     };
     let (enrollment, send) = match newest {
         Some(newest) => {
-            let mail = enrollments::newest_send(&mut *explainer.db, tenant, newest).await?;
+            let mail = enrollments::newest_send(explainer.db, tenant, newest).await?;
             let send = match mail {
-                Some(mail) => stored_sends::get(&mut *explainer.db, tenant, mail).await?,
+                Some(mail) => stored_sends::get(explainer.db, tenant, mail).await?,
                 None => None,
             };
-            (enrollments::get(&mut *explainer.db, tenant, newest).await?, send)
+            (enrollments::get(explainer.db, tenant, newest).await?, send)
         }
         None => (None, None),
     };
     let mut gates = Vec::new();
-    if let Some(contact) = &contact {
-        let newest = store::newest_occurrence(&mut *explainer.db, tenant, id, contact.id).await?;
-        gates.extend(newest.as_ref().map(gates::trigger));
-    }
-    gates.push(match &contact {
-        None => gates::no_contact(),
-        Some(_) => gates::enrollment(enrollment.as_ref()),
-    });
-    if let Some(contact) = &contact {
-        let mail = (MessageKind::Sequence, Classification::Marketing, Urgency::SEQUENCE);
-        gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
+    match &contact {
+        None => gates.push(gates::no_contact()),
+        Some(contact) => {
+            let newest = store::newest_occurrence(explainer.db, tenant, id, contact.id).await?;
+            gates.extend(newest.as_ref().map(gates::trigger));
+            gates.push(gates::enrollment(enrollment.as_ref()));
+            let mail = (MessageKind::Sequence, Classification::Marketing, Urgency::SEQUENCE);
+            gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
+        }
     }
     if let Some(sender) = row.sender_profile_id {
         gates.extend(sender_gates(explainer, sender, MessageKind::Sequence, address, send.as_ref()).await?);
@@ -291,11 +283,11 @@ async fn is_member(
     is_looked_up: bool,
 ) -> Result<bool, ApiError> {
     let tenant = explainer.tenant;
-    let pinned = ledger::audience::pinned_includes(&mut *explainer.db, tenant, row.id, contact).await?;
+    let pinned = ledger::audience::pinned_includes(explainer.db, tenant, row.id, contact).await?;
     let (None, false, Some(selector)) = (pinned, is_looked_up, row.selector()) else {
         return Ok(pinned == Some(true));
     };
-    let found = ledger::audience::includes(&mut *explainer.db, tenant, &selector, contact).await;
+    let found = ledger::audience::includes(explainer.db, tenant, &selector, contact).await;
     Ok(found.map_err(sqlx::Error::from)?)
 }
 
@@ -308,11 +300,11 @@ async fn recipient_gates(
     (kind, classification, urgency): (MessageKind, Classification, Urgency),
 ) -> Result<Vec<Gate>, ApiError> {
     let tenant = explainer.tenant;
-    let suppressions = store::suppressions(&mut *explainer.db, tenant, address.as_str()).await?;
+    let suppressions = store::suppressions(explainer.db, tenant, address.as_str()).await?;
     let mut gates = vec![gates::contact(contact, kind, classification)];
     gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
     gates.push(gates::consent(contact, left_topic, kind, classification));
-    let usage = ledger::frequency::load_usage(&mut *explainer.db, tenant, contact.id).await?;
+    let usage = ledger::frequency::load_usage(explainer.db, tenant, contact.id).await?;
     let usage = usage.filter(|_| is_capped(kind, classification));
     let mail = usage.map(|usage| CappedMail {
         tenant_id: tenant,
@@ -320,9 +312,9 @@ async fn recipient_gates(
         urgency,
         cap_left: Some(usage.left()),
     });
-    let owed = OwedMail::load(&mut *explainer.db, mail).await?;
+    let owed = OwedMail::load(explainer.db, mail).await?;
     gates.push(gates::frequency(usage.as_ref(), kind, owed.more_urgent(contact.id, urgency)));
-    let rule = ledger::gate::load_rule(&mut *explainer.db, tenant, (kind, classification)).await?;
+    let rule = ledger::gate::load_rule(explainer.db, tenant, (kind, classification)).await?;
     gates.push(gates::quiet_hours(rule, contact.timezone.as_deref(), Utc::now()));
     Ok(gates)
 }
@@ -336,18 +328,18 @@ async fn sender_gates(
     send: Option<&SendRow>,
 ) -> Result<Vec<Gate>, ApiError> {
     let (tenant, defaults) = (explainer.tenant, explainer.quota);
-    let row = store::sender(&mut *explainer.db, tenant, sender).await?;
-    let left = ledger::quota::remaining_quota(&mut *explainer.db, tenant, &defaults).await?;
+    let row = store::sender(explainer.db, tenant, sender).await?;
+    let left = ledger::quota::remaining_quota(explainer.db, tenant, &defaults).await?;
     let mut gates =
         vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&left, kind)];
     if kind == MessageKind::Campaign {
-        let warmup = ledger::warmup::load_state(&mut *explainer.db, tenant, row.domain_id).await?;
+        let warmup = ledger::warmup::load_state(explainer.db, tenant, row.domain_id).await?;
         gates.push(gates::warmup(row.domain_id, warmup.as_ref()));
     }
     let receiver = Receiver::of(address.domain());
-    let is_slowed = store::is_slowed(&mut *explainer.db, tenant, &row.domain, &receiver.name).await?;
+    let is_slowed = store::is_slowed(explainer.db, tenant, &row.domain, &receiver.name).await?;
     let held = match send {
-        Some(send) => store::held_batch(&mut *explainer.db, tenant, SendId(send.send_id).batch()).await?,
+        Some(send) => store::held_batch(explainer.db, tenant, SendId(send.send_id).batch()).await?,
         None => None,
     };
     gates.push(gates::pace(send, held, is_slowed));
@@ -371,7 +363,7 @@ async fn explanation(
     };
     let send = match send {
         Some(row) => {
-            let events = stored_sends::events(&mut *explainer.db, explainer.tenant, row.send_id).await?;
+            let events = stored_sends::events(explainer.db, explainer.tenant, row.send_id).await?;
             Some(SendRecord::of(row, events))
         }
         None => None,

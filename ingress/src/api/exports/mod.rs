@@ -48,7 +48,6 @@ pub(super) fn contact_columns() -> impl Iterator<Item = &'static str> {
     ExportedContact::columns().chain([CURSOR])
 }
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -212,38 +211,28 @@ impl ExportCursor {
 
     /// As a text that only the same export opens: the keys of others are in another order.
     fn seal(self, export: &str) -> String {
-        let mut bytes = [0; 32];
-        bytes[..16].copy_from_slice(self.first.as_bytes());
-        bytes[16..].copy_from_slice(self.second.as_bytes());
+        let bytes = [self.first.into_bytes(), self.second.into_bytes()].concat();
         format!("{export}.{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
     fn open(export: &str, text: &str) -> Result<Self, ApiError> {
         let key = text.strip_prefix(export).and_then(|rest| rest.strip_prefix('.'));
-        let bytes = key.and_then(|key| <[u8; 32]>::try_from(URL_SAFE_NO_PAD.decode(key).ok()?).ok());
-        let parts = bytes.and_then(|bytes| {
-            Some((Uuid::from_slice(bytes.get(..16)?).ok()?, Uuid::from_slice(bytes.get(16..)?).ok()?))
+        let cursor = key.and_then(|key| {
+            let bytes = URL_SAFE_NO_PAD.decode(key).ok()?;
+            let (first, second) = bytes.split_at_checked(16)?;
+            Some(Self { first: Uuid::from_slice(first).ok()?, second: Uuid::from_slice(second).ok()? })
         });
-        let (first, second) =
-            parts.ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a cursor of this export"))?;
-        Ok(Self { first, second })
+        cursor.ok_or_else(|| ApiError::invalid("cursor", "invalid", "is not a cursor of this export"))
     }
 }
 
 /// What a stream reads in a transaction of its own.
 pub(super) trait StreamSlice: Send + Sized + 'static {
-    /// The tenant.
-    fn tenant(&self) -> Uuid;
-
     /// Reads the slice. Answers it as it is sent, and the slice after it; `None` after the last one.
     fn read(self, db: &mut PgConnection) -> impl Future<Output = Result<(Vec<u8>, Option<Self>), ApiError>> + Send;
 }
 
 impl<R: ExportRow> StreamSlice for ExportSlice<R> {
-    fn tenant(&self) -> Uuid {
-        self.tenant
-    }
-
     /// Of the rows that it has, the wanted ones are answered, which may be none.
     async fn read(self, db: &mut PgConnection) -> Result<(Vec<u8>, Option<Self>), ApiError> {
         let mut rows = R::slice(db, &self).await?;
@@ -282,7 +271,8 @@ async fn begin_export<R: ExportRow>(
     let (rows, next) = slice.read(db).await?;
     first.extend_from_slice(&rows);
     note_begun(ingress, tenant, actor, "export.begin", R::NAME, json!({"continued": is_continued})).await?;
-    Ok(ApiReply::stream(StatusCode::OK, format.content_type(), first, stream_slices(Arc::clone(ingress), next)))
+    let rest = stream_slices(Arc::clone(ingress), tenant, next);
+    Ok(ApiReply::stream(StatusCode::OK, format.content_type(), first, rest))
 }
 
 /// Writes into the audit log who takes what out. A transaction of its own, because that of a read writes nothing; committed before the first
@@ -304,13 +294,14 @@ pub(super) async fn note_begun(
 /// The slices after the first. A fault breaks the transfer off, so that no caller takes half an export for all of it.
 pub(super) fn stream_slices<S: StreamSlice>(
     ingress: Arc<Ingress>,
+    tenant: Uuid,
     slice: Option<S>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     stream::try_unfold(slice, move |slice| {
         let ingress = Arc::clone(&ingress);
         async move {
             let Some(slice) = slice else { return Ok(None) };
-            let mut tx = begin_read(&ingress, AccessPattern::Scan, slice.tenant()).await.map_err(io::Error::other)?;
+            let mut tx = begin_read(&ingress, AccessPattern::Scan, tenant).await.map_err(io::Error::other)?;
             let read = slice.read(tx.db()).await;
             drop(tx);
             let (written, next) = read.map_err(|error| io::Error::other(error.code.into_owned()))?;

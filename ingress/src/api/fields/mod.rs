@@ -24,7 +24,6 @@ const FIELDS_MAX: i64 = 200;
 /// `Retry-After` while the values of a removed field are taken out, in seconds.
 const RETRY_REMOVING: u64 = 60;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -160,9 +159,8 @@ async fn create(ctx: &mut RequestContext, body: CreateField) -> Result<ApiReply,
     tenant::lock_row(ctx.db(), tenant).await?;
     let count = sqlx::query_scalar!(r#"select count(*) as "count!" from fields where tenant_id = $1"#, tenant);
     if count.fetch_one(ctx.db()).await? >= FIELDS_MAX {
-        return Err(
-            ApiError::conflict("field_limit_reached").detail(format!("a tenant may define {FIELDS_MAX} fields"))
-        );
+        let detail = format!("a tenant may define {FIELDS_MAX} fields");
+        return Err(ApiError::conflict("field_limit_reached").detail(detail));
     }
     let created_at = sqlx::query_scalar!(
         "insert into fields (tenant_id, id, key, label, type, fallback) values ($1, $2, $3, $4, $5, $6)

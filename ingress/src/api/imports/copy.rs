@@ -42,13 +42,11 @@ impl EncodedRows {
     }
 
     /// Whether there is no row.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// The pieces, in order.
-    #[must_use]
     pub fn into_pieces(self) -> Vec<String> {
         self.pieces
     }

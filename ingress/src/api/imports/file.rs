@@ -52,12 +52,8 @@ pub(super) fn quoted(text: &str) -> Option<String> {
 
 /// True if a word is an address or contains one, with any characters around it.
 fn has_address(word: &str) -> bool {
-    Address::parse(word).is_ok()
-        || word.split_once(is_at).is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
-}
-
-fn is_at(c: char) -> bool {
-    matches!(c, '@' | '\u{ff20}' | '\u{fe6b}')
+    let parts = word.split_once(['@', '\u{ff20}', '\u{fe6b}']);
+    Address::parse(word).is_ok() || parts.is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
 }
 
 /// 400 about the file, with the line.

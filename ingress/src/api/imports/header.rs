@@ -122,14 +122,12 @@ impl CsvHeader {
     }
 
     /// The name that a column has in the file.
-    #[must_use]
     pub fn name_of(&self, column: &Column) -> &str {
         let place = self.columns.iter().position(|known| known.as_ref() == Some(column));
         place.and_then(|place| self.names.get(place)).map_or("", String::as_str)
     }
 
     /// The names of the columns that are not read.
-    #[must_use]
     pub fn ignored(&self) -> Vec<String> {
         let unread = self.columns.iter().zip(&self.names).filter(|(column, _)| column.is_none());
         unread.map(|(_, name)| shown(name)).collect()

@@ -34,10 +34,9 @@ use super::{
 };
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoParameters, PreparationContext, RequestContext, Routes, error::ApiError, page::Time, read,
-    resource, shares::Shares, write_large,
+    resource, shares::Shares, types::counts, validate::NAME_MAX, write_large,
 };
 
-const NAME_MAX_CHARS: usize = 200;
 const SLUG_MAX_CHARS: usize = 50;
 const SLUG_PATTERN: &str = "^[a-z0-9_-]{1,50}$";
 const TEXT_MAX_CHARS: usize = 1_000;
@@ -48,7 +47,6 @@ const READ_OF_ONE_PRODUCT: usize = 3;
 
 static READINGS: LazyLock<Shares> = LazyLock::new(|| Shares::new(READ_AT_ONCE, READ_OF_ONE_PRODUCT));
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     let endpoint = write_large("imports:write", |context, body| Box::pin(prepare(context, body)), import);
     Routes::new()
@@ -150,7 +148,7 @@ struct CreateImport {
     /// `expires_at` (else for good): so the CSV of `/v1/exports/suppressions` can be imported, but for its `source`, its mail and its times of
     /// creation. Each row of such a file is a suppression, also several of one address by reason; of one the strictest terms count.
     csv: String,
-    #[schemars(length(max = NAME_MAX_CHARS))]
+    #[schemars(length(max = NAME_MAX))]
     name: Option<String>,
     #[serde(default, deserialize_with = "crate::pipeline::or_default")]
     #[schemars(with = "Option<ImportOperation>")]
@@ -171,7 +169,7 @@ struct CreateImport {
 impl CreateImport {
     fn check(&self) -> Result<(), ApiError> {
         let mut faults = Faults::default();
-        faults.one_line("name", self.name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
+        faults.one_line("name", self.name.as_deref().unwrap_or_default(), NAME_MAX);
         if let Some(slug) = &self.source_slug {
             let good = (1..=SLUG_MAX_CHARS).contains(&slug.len())
                 && slug.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte));
@@ -185,20 +183,16 @@ impl CreateImport {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = counts)]
 struct ImportCounts {
     total_rows: usize,
     valid: usize,
-    #[schemars(with = "usize")]
     created: i64,
-    #[schemars(with = "usize")]
     updated: i64,
-    #[schemars(with = "usize")]
     unchanged: i64,
-    #[schemars(with = "usize")]
     skipped: i64,
     duplicates: usize,
     invalid: usize,
-    #[schemars(with = "usize")]
     suppressed: i64,
 }
 
@@ -231,11 +225,8 @@ struct ImportSummary {
 /// An import whose file was read.
 struct PreparedImport {
     begun: Instant,
-    name: Option<String>,
-    operation: ImportOperation,
-    source_slug: String,
-    compliance: ImportCompliance,
-    start_sequences: bool,
+    /// Without the file.
+    body: CreateImport,
     report: ImportReport,
     rows: EncodedRows,
     /// The fields that the rows were checked against.
@@ -243,14 +234,14 @@ struct PreparedImport {
 }
 
 /// Checks an import and reads its file.
-async fn prepare(context: PreparationContext, body: CreateImport) -> Result<PreparedImport, ApiError> {
+async fn prepare(context: PreparationContext, mut body: CreateImport) -> Result<PreparedImport, ApiError> {
     let begun = Instant::now();
     body.check()?;
     let mut db = context.read().await?;
     let defined = definitions::read(&mut db, context.tenant).await?;
     drop(db);
     let rows_max = context.ingress.settings.import_max_rows;
-    let CreateImport { csv, name, operation, source_slug, compliance, start_sequences } = body;
+    let (csv, operation) = (std::mem::take(&mut body.csv), body.operation);
     let _permit = READINGS.take(&context.caller.product, 1).await;
     // Off the reactor: fifty thousand rows are a good part of a second of work. The file is dropped with its reading.
     let reading = move || {
@@ -259,13 +250,13 @@ async fn prepare(context: PreparationContext, body: CreateImport) -> Result<Prep
         Ok::<_, ApiError>((report, rows, defined))
     };
     let (report, rows, defined) = tokio::task::spawn_blocking(reading).await??;
-    let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
-    Ok(PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows, defined })
+    Ok(PreparedImport { begun, body, report, rows, defined })
 }
 
 async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiError>) -> Result<ApiReply, ApiError> {
-    let PreparedImport { begun, name, operation, source_slug, compliance, start_sequences, report, rows, defined } =
-        prepared?;
+    let PreparedImport { begun, body, report, rows, defined } = prepared?;
+    let CreateImport { name, operation, source_slug, compliance, start_sequences, .. } = body;
+    let source_slug = source_slug.unwrap_or_else(|| "api_import".to_owned());
     let tenant = ctx.tenant;
     if !start_sequences {
         sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
@@ -298,17 +289,9 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
     errors.extend(faults);
     errors.sort_by_key(|fault| fault.row);
     errors.truncate(ERRORS_SHOWN);
-    let counts = ImportCounts {
-        total_rows: report.total_rows,
-        valid,
-        created,
-        updated,
-        unchanged,
-        skipped,
-        duplicates: report.overridden.len(),
-        invalid,
-        suppressed,
-    };
+    let (total_rows, duplicates) = (report.total_rows, report.overridden.len());
+    let counts =
+        ImportCounts { total_rows, valid, created, updated, unchanged, skipped, duplicates, invalid, suppressed };
     let status = match (valid, invalid) {
         (_, 0) => "completed",
         (0, _) => "failed",

@@ -28,7 +28,7 @@ use crate::{
     pipeline::{is_in_range, json, validate::AUDIENCE_NAME_MAX},
 };
 
-/// Most names in a cell that somebody wrote: more are a sign that the file has another delimiter.
+/// Most names in a cell written by hand: more are a sign that the file has another delimiter.
 const WRITTEN_NAMES_MAX: usize = 100;
 
 /// What is wrong with a cell.

@@ -142,9 +142,9 @@ pub(super) fn read(body: SendMessage) -> Result<(MessageDraft, Vec<Upload>, Opti
     let subject = faults.not_blank("subject", body.subject);
     faults.one_line("subject", &subject, LINE_MAX);
     let html = faults.not_blank("html", body.html);
-    size(&mut faults, "html", &html);
+    faults.bytes("html", &html, BODY_MAX_BYTES);
     let text = body.text.filter(|text| !text.trim().is_empty());
-    size(&mut faults, "text", text.as_deref().unwrap_or_default());
+    faults.bytes("text", text.as_deref().unwrap_or_default(), BODY_MAX_BYTES);
     let reply_to = body.reply_to.and_then(|text| faults.sender_address("reply_to", &text));
     let options = OptionFields {
         from_name: body.from_name,
@@ -191,10 +191,4 @@ pub(super) fn read(body: SendMessage) -> Result<(MessageDraft, Vec<Upload>, Opti
         classification: Classification::Operational,
     };
     Ok((draft, uploads, invite))
-}
-
-fn size(faults: &mut Faults, path: &str, text: &str) {
-    if text.len() > BODY_MAX_BYTES {
-        faults.add(path, "too_long", format!("may have at most {BODY_MAX_BYTES} bytes"));
-    }
 }

@@ -8,14 +8,14 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, GivenTime, RequestContext, RouteEndpoint,
+    ApiReply, Doc, GivenTime, RequestContext, Routes,
     error::ApiError,
     page::{OptionalTime, Time},
     read_page, resource,
 };
 
-/// The endpoint with its documentation.
-pub(super) fn endpoint() -> (RouteEndpoint, Doc) {
+/// The route.
+pub(super) fn routes() -> Routes {
     let doc = Doc::new(
         "listAcceptedRequests",
         "List accepted requests",
@@ -24,7 +24,7 @@ pub(super) fn endpoint() -> (RouteEndpoint, Doc) {
          else.",
     )
     .page::<AcceptedRequest>("A page of requests");
-    (read_page("requests:read", list), doc)
+    Routes::new().get("/v1/requests/accepted", read_page("requests:read", list), doc)
 }
 
 schemas::named_enum! {

@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::pipeline::{
-    ApiReply, Doc, GivenTime, RequestContext, RouteEndpoint, error::ApiError, page::Time, read_page, resource,
-    types::Line,
+    ApiReply, Doc, GivenTime, RequestContext, Routes, error::ApiError, page::Time, read_page, resource, types::Line,
 };
 
 /// Longest name of an operation, in characters.
@@ -16,8 +15,8 @@ const OPERATION_MAX: usize = 100;
 const STATUS_MIN: u16 = 100;
 const STATUS_MAX: u16 = 599;
 
-/// The endpoint with its documentation.
-pub(super) fn endpoint() -> (RouteEndpoint, Doc) {
+/// The route.
+pub(super) fn routes() -> Routes {
     let doc = Doc::new(
         "listRequestLog",
         "List calls and their answers",
@@ -27,7 +26,7 @@ pub(super) fn endpoint() -> (RouteEndpoint, Doc) {
          entry for what is accepted and one for each item that is refused. No bodies, queries or values of paths are kept.",
     )
     .page::<LoggedRequest>("A page of calls");
-    (read_page("requests:read", list), doc)
+    Routes::new().get("/v1/requests", read_page("requests:read", list), doc)
 }
 
 schemas::named_enum! {

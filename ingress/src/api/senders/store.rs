@@ -170,7 +170,7 @@ pub(crate) async fn one_relies_on_profile_address(db: &mut PgConnection, tenant:
 /// Removes a sender that nothing refers to: no campaign, sequence, mail or request that waits. `false`: something does; the
 /// transaction can then only be rolled back.
 pub(super) async fn delete(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<bool> {
-    // Whoever accepts mail from the sender holds it until the request is there to be seen.
+    // A request that accepts mail from the sender holds it until its row is there to be seen.
     sqlx::query_scalar!("select id from senders where tenant_id = $1 and id = $2 for update", tenant, id)
         .fetch_optional(&mut *db)
         .await?;

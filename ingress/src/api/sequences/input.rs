@@ -16,7 +16,7 @@ use crate::{
     api::{audiences::held::AudienceKind, events::ProductEventTerms, fields::definitions::FieldType},
     pipeline::{
         Faults, Id,
-        error::{ApiError, FieldFault},
+        error::ApiError,
         json,
         types::Name,
         validate::{LINE_MAX, NAME_MAX, WORD_MAX},
@@ -227,10 +227,7 @@ fn read_action(
             Some((action, Value::Object(config)))
         }
         Err(error) => {
-            for FieldFault { path: below, code, detail } in error.fields {
-                let place = if below.is_empty() { path.to_owned() } else { format!("{path}.{below}") };
-                faults.add(place, code, detail);
-            }
+            faults.add_within(path, error.fields);
             None
         }
     }
@@ -270,9 +267,7 @@ fn check(path: &str, action: &Action, known: &ValidationContext<'_>, faults: &mu
         Action::AddSuppression(add) => faults.optional(&at("note"), add.note.as_deref(), NOTE_MAX),
         Action::EndSequence(end) => faults.optional(&at("reason"), end.reason.as_deref(), NOTE_MAX),
         Action::CallProductWebhook(call) => {
-            if let Err(fault) = known.rules.parse(&call.url) {
-                faults.add(at("url"), fault.code(), fault.to_string());
-            }
+            faults.target(&at("url"), &call.url, known.rules);
             let bytes = call.payload.as_ref().map_or(0, |payload| json!(payload).to_string().len());
             faults.require(bytes <= PAYLOAD_MAX_BYTES, &at("payload"), "too_long", "may have at most 16384 bytes");
         }
@@ -365,6 +360,7 @@ mod tests {
     #[case(json!({"step_type": "add_suppression", "action_config": {}}), "action_config.scope", "required")]
     #[case(json!({"step_type": "call_product_webhook", "action_config": {"url": "http://example.com/"}}), "action_config.url", "not_https")]
     #[case(json!({"step_type": "call_product_webhook", "action_config": {"url": "https://127.0.0.1/"}}), "action_config.url", "address_not_allowed")]
+    #[case(json!({"step_type": "call_product_webhook", "action_config": {"url": "https://example.com/a\nb"}}), "action_config.url", "invalid")]
     fn a_fault_of_a_step_names_its_place(#[case] step: Value, #[case] path: &str, #[case] code: &str) {
         assert_eq!(faults_of(&step), [(format!("steps[1].{path}"), code.to_owned())]);
     }

@@ -51,16 +51,8 @@ pub(crate) fn routes() -> Routes {
             ]}))
             .answer::<SequenceCreated>(201, "Created")
             .leads_to("sequence_id", &["getSequence", "updateSequence", "deleteSequence", "listSequenceVersions"])
-            .refuses(
-                404,
-                &[
-                    "template_not_found",
-                    "sender_profile_not_found",
-                    "tag_not_found",
-                    "list_not_found",
-                    "segment_not_found",
-                ],
-            )
+            .refuses(404, &["template_not_found", "sender_profile_not_found"])
+            .refuses(404, &["tag_not_found", "list_not_found", "segment_not_found"])
             .refuses(409, &["sender_profile_required_to_activate"]),
         )
         .get(
@@ -102,15 +94,8 @@ pub(crate) fn routes() -> Routes {
             .answer::<SequenceChanged>(200, "Changed")
             .refuses(404, &["sequence_not_found", "sender_profile_not_found"])
             .refuses(404, &["template_not_found", "tag_not_found", "list_not_found"])
-            .refuses(
-                409,
-                &[
-                    "invalid_status_transition",
-                    "sequence_has_no_steps",
-                    "sender_profile_required_to_activate",
-                    "sequence_archived",
-                ],
-            )
+            .refuses(409, &["invalid_status_transition", "sequence_has_no_steps"])
+            .refuses(409, &["sender_profile_required_to_activate", "sequence_archived"])
             .refuses(422, &["template_archived"]),
         )
         .get(
@@ -296,36 +281,6 @@ struct ChangeSequence {
     steps: Option<Vec<CreateStep>>,
 }
 
-/// A change to a sequence, checked; what is `None` stays.
-struct Changes {
-    name: Option<String>,
-    description: Option<Option<String>>,
-    sender_profile_id: Option<Option<Uuid>>,
-    status: Option<SequenceStatus>,
-    /// The steps of a new version.
-    steps: Option<Vec<NewStep>>,
-}
-
-impl ChangeSequence {
-    fn validate(self, known: &ValidationContext<'_>) -> Result<Changes, ApiError> {
-        let mut faults = Faults::default();
-        let name = self.name.map(|name| faults.name("name", Some(name)));
-        faults.optional("description", self.description.value().map(String::as_str), DESCRIPTION_MAX);
-        if let Some(status) = &self.status {
-            faults.one_of("status", status, &STATUSES);
-        }
-        let steps = self.steps.map(|steps| input::read_steps(steps, known, &mut faults));
-        faults.finish()?;
-        Ok(Changes {
-            steps,
-            name,
-            description: self.description.into_option(),
-            sender_profile_id: self.sender_profile_id.into_option().map(|id| id.map(|id| id.0)),
-            status: self.status.as_deref().and_then(SequenceStatus::parse),
-        })
-    }
-}
-
 /// Whether a status may follow another. Archiving what is archived changes nothing.
 fn may_follow(from: SequenceStatus, to: SequenceStatus) -> bool {
     use SequenceStatus::{Active, Archived, Draft, Paused};
@@ -345,31 +300,42 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
     let (tenant, ingress) = (ctx.tenant, Arc::clone(&ctx.ingress));
     let rules = ingress.settings.outbound.rules();
     let known = ValidationContext { fields: definitions::read_for_naming(ctx.db(), tenant).await?, rules: &rules };
-    let changes = body.validate(&known)?;
+    let mut faults = Faults::default();
+    let name = body.name.map(|name| faults.name("name", Some(name)));
+    faults.optional("description", body.description.value().map(String::as_str), DESCRIPTION_MAX);
+    if let Some(status) = &body.status {
+        faults.one_of("status", status, &STATUSES);
+    }
+    let steps = body.steps.map(|steps| input::read_steps(steps, &known, &mut faults));
+    faults.finish()?;
+    // Of each, `None`: it stays.
+    let description = body.description.into_option();
+    let sender = body.sender_profile_id.into_option().map(|id| id.map(|id| id.0));
+    let status = body.status.as_deref().and_then(SequenceStatus::parse);
+
     let id = ctx.id("sequence")?;
     let before = store::lock(ctx.db(), tenant, id).await?;
-    let sender = changes.sender_profile_id;
-    require_named(ctx, sender.flatten(), changes.steps.as_deref().unwrap_or_default()).await?;
+    require_named(ctx, sender.flatten(), steps.as_deref().unwrap_or_default()).await?;
     // Enrollments may be in older versions, which send mail.
     if sender == Some(None) && before.status != SequenceStatus::Draft {
         return Err(sender_required());
     }
-    let after = with_steps(&before, changes.steps.as_deref())?;
+    let after = with_steps(&before, steps.as_deref())?;
     let after = LockedSequence { sender_profile_id: sender.unwrap_or(after.sender_profile_id), ..after };
-    if let Some(to) = changes.status {
+    if let Some(to) = status {
         allow(&after, to)?;
     } else if after.status == SequenceStatus::Active {
         check_sender(&after)?;
     }
     // One that has been active keeps its templates, archived or not.
-    if changes.status == Some(SequenceStatus::Active)
+    if status == Some(SequenceStatus::Active)
         && before.status == SequenceStatus::Draft
-        && changes.steps.is_none()
+        && steps.is_none()
         && store::has_archived_template(ctx.db(), tenant, id, after.version).await?
     {
         return Err(ApiError::unprocessable("template_archived").detail("a template of its steps is archived"));
     }
-    if let Some(steps) = &changes.steps {
+    if let Some(steps) = &steps {
         store::insert_steps(ctx.db(), tenant, id, after.version, steps).await?;
         let detail = json!({"version": after.version});
         ctx.audit("sequence.steps_changed", &format!("sequence:{id}"), detail).await?;
@@ -392,27 +358,24 @@ async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiRep
          where tenant_id = $1 and id = $2",
         tenant,
         id,
-        changes.name,
-        changes.description.is_some(),
-        changes.description.clone().flatten(),
+        name,
+        description.is_some(),
+        description.clone().flatten(),
         sender.is_some(),
         sender.flatten(),
-        changes.status.map(SequenceStatus::as_str),
-        changes.steps.is_some(),
+        status.map(SequenceStatus::as_str),
+        steps.is_some(),
     )
     .execute(ctx.db())
     .await?;
-    let fields = [
-        ("name", changes.name.is_some()),
-        ("description", changes.description.is_some()),
-        ("sender_profile_id", sender.is_some()),
-    ];
+    let fields =
+        [("name", name.is_some()), ("description", description.is_some()), ("sender_profile_id", sender.is_some())];
     ctx.audit_changed("sequence.changed", &format!("sequence:{id}"), fields).await?;
-    if let Some(to) = changes.status {
+    if let Some(to) = status {
         ctx.audit("sequence.status_changed", &format!("sequence:{id}"), json!({"from": before.status, "to": to}))
             .await?;
     }
-    let status = changes.status.unwrap_or(before.status);
+    let status = status.unwrap_or(before.status);
     ApiReply::ok(&SequenceChanged { sequence_id: id, status, version: after.version })
 }
 

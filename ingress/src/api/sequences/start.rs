@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, NaiveTime, Utc};
 use schemars::JsonSchema;
 use schemas::SequenceStatus;
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -18,12 +18,7 @@ use crate::{
         fields::definitions::{self, FieldType},
         segments,
     },
-    pipeline::{
-        ApiReply, Faults, Id, RequestContext,
-        error::{ApiError, FieldFault},
-        json,
-        validate::WORD_MAX,
-    },
+    pipeline::{ApiReply, Faults, Id, RequestContext, error::ApiError, json, validate::WORD_MAX},
 };
 
 /// The longest gap between two starts: ten years.
@@ -52,24 +47,21 @@ struct AnyContact {}
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JoinedList {
-    #[serde(deserialize_with = "canonical_id")]
-    list_id: Uuid,
+    list_id: Id,
 }
 
 /// Of `tag_added`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AddedTag {
-    #[serde(deserialize_with = "canonical_id")]
-    tag_id: Uuid,
+    tag_id: Id,
 }
 
 /// Of `segment_entered`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EnteredSegment {
-    #[serde(deserialize_with = "canonical_id")]
-    segment_id: Uuid,
+    segment_id: Id,
 }
 
 /// Of `field_date`.
@@ -106,10 +98,6 @@ impl FieldDateTerms {
         faults.require(is_time, "trigger_config.at", "invalid", "must be a time of day as 09:00");
         self
     }
-}
-
-fn canonical_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Uuid, D::Error> {
-    Id::deserialize(deserializer).map(|id| id.0)
 }
 
 schemas::named_enum! {
@@ -257,14 +245,7 @@ fn decode_as_stored<T: DeserializeOwned + Serialize>(config: Map<String, Value>,
 /// What is null counts as left out.
 fn decode<T: DeserializeOwned>(mut config: Map<String, Value>, faults: &mut Faults) -> Option<T> {
     config.retain(|_, value| !value.is_null());
-    let refused = match json::decode(config) {
-        Ok(read) => return Some(read),
-        Err(ApiError { fields, .. }) => fields,
-    };
-    for FieldFault { path: below, code, detail } in refused {
-        faults.add(format!("{CONFIG_PATH}.{below}"), code, detail);
-    }
-    None
+    json::decode(config).map_err(|error| faults.add_within(CONFIG_PATH, error.fields)).ok()
 }
 
 start_body! {

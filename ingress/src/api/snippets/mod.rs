@@ -218,8 +218,7 @@ impl SnippetTexts {
     fn check_lengths(&self, faults: &mut Faults) {
         check_one_body(faults, "", self.body_html.as_deref(), self.mjml.as_deref(), true);
         for (path, text) in [("body_html", &self.body_html), ("mjml", &self.mjml), ("body_text", &self.body_text)] {
-            let is_short = text.as_ref().is_none_or(|text| text.len() <= SNIPPET_MAX);
-            faults.require(is_short, path, "too_long", &format!("may have at most {SNIPPET_MAX} bytes"));
+            faults.bytes(path, text.as_deref().unwrap_or_default(), SNIPPET_MAX);
             check_mentions(faults, path, text.as_deref());
         }
     }

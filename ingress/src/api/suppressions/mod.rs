@@ -174,9 +174,8 @@ impl NewSuppressionItem {
         if scope != reason.scope() && !reason.has_a_choice() {
             faults.add(at("scope"), "not_allowed", format!("is always {} for this reason", reason.scope().as_str()));
         }
-        if expires_at.is_some_and(|at| at <= Utc::now()) {
-            faults.add(at("expires_at"), "out_of_range", "must be in the future");
-        }
+        let is_over = expires_at.is_some_and(|at| at <= Utc::now());
+        faults.require(!is_over, &at("expires_at"), "out_of_range", "must be in the future");
         let new = NewSuppression::new(tenant, String::new(), reason, "api");
         let new = NewSuppression { scope, note: self.note, expires_at, ..new };
         Some(NamedSuppression { contact: contact?, new })

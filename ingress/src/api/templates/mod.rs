@@ -62,17 +62,8 @@ pub(crate) fn routes() -> Routes {
                 "body_html": "<p>You paid {{ data.total }}.</p>",
             }))
             .answer::<TemplateSaved>(201, "Created")
-            .leads_to(
-                "template_id",
-                &[
-                    "getTemplate",
-                    "updateTemplate",
-                    "archiveTemplate",
-                    "refreshTemplate",
-                    "renderTemplate",
-                    "listTemplateVersions",
-                ],
-            ),
+            .leads_to("template_id", &["getTemplate", "updateTemplate", "archiveTemplate"])
+            .leads_to("template_id", &["refreshTemplate", "renderTemplate", "listTemplateVersions"]),
         )
         .get(
             "/v1/templates/{id}",
@@ -142,10 +133,8 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"sample": {"first_name": "Ann"}, "data": {"total": "12.50"}}))
             .answer::<render::TemplateRendered>(200, "Rendered")
-            .refuses(
-                404,
-                &["template_not_found", "template_version_not_found", "contact_not_found", "sender_profile_not_found"],
-            )
+            .refuses(404, &["template_not_found", "template_version_not_found"])
+            .refuses(404, &["contact_not_found", "sender_profile_not_found"])
             .refuses(422, &render::FAULTS),
         )
 }

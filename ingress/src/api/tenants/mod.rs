@@ -17,14 +17,12 @@ use uuid::Uuid;
 
 use crate::pipeline::{
     ApiReply, Doc, Faults, PRODUCT_TENANT_ID_PATTERN, RequestContext, Routes, error::ApiError, is_product_tenant_id,
-    page::SingleResource, provision, read, types::Email, write,
+    page::SingleResource, provision, read, types::Email, validate::NAME_MAX, write,
 };
 
 pub use confirmation::{ConfirmationChange, TenantConfirmation};
 pub use pages::{PageBranding, PageChange};
 pub use profile::{AttributionChange, ProfileChange, TenantProfile, change, load};
-
-const NAME_MAX_CHARS: usize = 200;
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -78,9 +76,9 @@ struct LinkTenant {
     /// Becomes the owner identity.
     #[schemars(with = "Email")]
     email: String,
-    #[schemars(length(max = NAME_MAX_CHARS))]
+    #[schemars(length(max = NAME_MAX))]
     org_name: Option<String>,
-    #[schemars(length(max = NAME_MAX_CHARS))]
+    #[schemars(length(max = NAME_MAX))]
     producer_name: Option<String>,
 }
 
@@ -100,8 +98,8 @@ async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<ApiReply, Ap
         "must have 1 to 255 characters and no control characters",
     );
     let owner = faults.address("email", &body.email);
-    faults.one_line("org_name", body.org_name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
-    faults.one_line("producer_name", body.producer_name.as_deref().unwrap_or_default(), NAME_MAX_CHARS);
+    faults.one_line("org_name", body.org_name.as_deref().unwrap_or_default(), NAME_MAX);
+    faults.one_line("producer_name", body.producer_name.as_deref().unwrap_or_default(), NAME_MAX);
     faults.finish()?;
     let owner = owner.map(schemas::Address::into_string).unwrap_or_default();
 

@@ -53,17 +53,8 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"url": "https://app.acme.example/hooks/postrider", "events": ["email.delivered"]}))
             .answer::<WebhookCreated>(201, "Subscribed")
-            .leads_to(
-                "subscription_id",
-                &[
-                    "getWebhook",
-                    "updateWebhook",
-                    "deleteWebhook",
-                    "listWebhookDeliveries",
-                    "testWebhook",
-                    "replayWebhook",
-                ],
-            )
+            .leads_to("subscription_id", &["getWebhook", "updateWebhook", "deleteWebhook"])
+            .leads_to("subscription_id", &["listWebhookDeliveries", "testWebhook", "replayWebhook"])
             .refuses(409, &["subscription_limit_reached"]),
         )
         .get(

@@ -8,7 +8,7 @@ use crate::pipeline::Faults;
 
 impl Faults {
     /// An address that deliveries may go to, in its canonical form. The addresses of a host name are checked at each connection.
-    pub(super) fn target(&mut self, path: &str, text: &str, rules: &TargetRules) -> Option<String> {
+    pub(in crate::api) fn target(&mut self, path: &str, text: &str, rules: &TargetRules) -> Option<String> {
         // A parser of URLs passes over white space and line breaks, which a caller does not mean.
         if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
             self.add(path, "invalid", "must not contain white space or control characters");

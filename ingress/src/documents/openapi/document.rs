@@ -102,11 +102,6 @@ impl Components {
         schema.value.clone()
     }
 
-    /// Keeps a response under a name and answers a reference to it. If the name stands for another response, answers the response.
-    fn response(&mut self, name: String, response: Value) -> Value {
-        share(&mut self.responses, "responses", name, response)
-    }
-
     /// Keeps a parameter of many operations under its name and answers a reference to it; any other is answered as it is.
     fn parameter(&mut self, parameter: Value) -> Value {
         match parameter["name"].as_str() {
@@ -118,6 +113,7 @@ impl Components {
     }
 }
 
+/// Keeps a value under a name and answers a reference to it. If the name stands for another value, answers the value.
 fn share(kept: &mut BTreeMap<String, Value>, kind: &str, name: String, value: Value) -> Value {
     let reference = json!({"$ref": format!("#/components/{kind}/{name}")});
     let known = kept.entry(name).or_insert_with(|| value.clone());
@@ -277,7 +273,7 @@ impl OperationWriter<'_> {
                     let headers = headers_of(status, self.operation.is_write(), self.is_keyed());
                     let response = error_response(status, &codes, headers);
                     match self.response_name(status) {
-                        Some(name) => components.response(name, response),
+                        Some(name) => share(&mut components.responses, "responses", name, response),
                         None => response,
                     }
                 }

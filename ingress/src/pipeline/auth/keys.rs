@@ -78,7 +78,7 @@ impl Caller {
 }
 
 /// The keys in use.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ApiKeys {
     pool: PgPool,
     cached: Cache<[u8; 32], Arc<Caller>>,
@@ -86,8 +86,8 @@ pub struct ApiKeys {
     unknown: Cache<[u8; 32], ()>,
     /// The number of unknown keys that a [client](client_of) sent in the last minute.
     strangers: Cache<IpAddr, Arc<AtomicU32>>,
-    lookups: Arc<Semaphore>,
-    lookups_of_strangers: Arc<Semaphore>,
+    lookups: Semaphore,
+    lookups_of_strangers: Semaphore,
     /// The day of last use that was stored for a cached key.
     last_use: Cache<Uuid, NaiveDate>,
 }
@@ -100,8 +100,7 @@ impl ApiKeys {
         let unknown = Cache::builder().max_capacity(CACHED_KEYS_MAX).time_to_live(CACHED).build();
         let strangers = Cache::builder().max_capacity(STRANGERS_MAX).time_to_live(Duration::from_secs(60)).build();
         let last_use = Cache::builder().max_capacity(CACHED_KEYS_MAX).build();
-        let lookups = Arc::new(Semaphore::new(LOOKUPS_AT_ONCE));
-        let lookups_of_strangers = Arc::new(Semaphore::new(1));
+        let (lookups, lookups_of_strangers) = (Semaphore::new(LOOKUPS_AT_ONCE), Semaphore::new(1));
         Self { pool, cached, unknown, strangers, lookups, lookups_of_strangers, last_use }
     }
 

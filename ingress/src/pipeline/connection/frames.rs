@@ -21,23 +21,17 @@ impl WrittenFrames {
                 let (part, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - self.head.len()));
                 self.head.extend_from_slice(part);
                 bytes = rest;
-                let [high, middle, low, kind, ..] = self.head[..] else { continue };
-                if self.head.len() < HEAD_BYTES {
-                    continue;
-                }
+                let [high, middle, low, kind, _, _, _, _, _] = self.head[..] else { continue };
                 has_data |= kind == DATA;
                 self.payload_left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-                if self.payload_left == 0 {
-                    self.head.clear();
-                }
             } else {
                 has_data |= self.head.get(3) == Some(&DATA);
                 let count = bytes.len().min(self.payload_left);
                 bytes = &bytes[count..];
                 self.payload_left -= count;
-                if self.payload_left == 0 {
-                    self.head.clear();
-                }
+            }
+            if self.payload_left == 0 {
+                self.head.clear();
             }
         }
         has_data

@@ -125,11 +125,8 @@ pub(crate) fn routes() -> Routes {
 
 /// A page that asks the ledger.
 fn may_fail(doc: Doc) -> Doc {
-    doc.path_parameters::<LinkPath>().other(404, "No such link", PAGE).other(500, "A fault of ours", PAGE).other(
-        503,
-        "Try again in a moment",
-        PAGE,
-    )
+    let doc = doc.path_parameters::<LinkPath>().other(404, "No such link", PAGE);
+    doc.other(500, "A fault of ours", PAGE).other(503, "Try again in a moment", PAGE)
 }
 
 /// A page that reads a form.
@@ -330,9 +327,7 @@ fn method(body: &[u8]) -> Option<&'static str> {
     if has(b"List-Unsubscribe") && has(b"One-Click") {
         return Some("one_click");
     }
-    let is_button =
-        |(name, value): (std::borrow::Cow<'_, str>, std::borrow::Cow<'_, str>)| name == "confirm" && value == "yes";
-    url::form_urlencoded::parse(body).any(is_button).then_some("page")
+    url::form_urlencoded::parse(body).any(|(name, value)| name == "confirm" && value == "yes").then_some("page")
 }
 
 #[cfg(test)]

@@ -14,16 +14,14 @@ use uuid::Uuid;
 use self::dead_letters::{DeadLetters, body, is_request, record};
 use crate::{
     invocation::{self, audit_record},
-    operator::{self, BusArgs, DatabaseArgs},
+    operator::{self, ServerArgs},
 };
 
 /// Dead letters.
 #[derive(Debug, clap::Args)]
 pub struct DeadArgs {
     #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(flatten)]
-    bus: BusArgs,
+    servers: ServerArgs,
     #[command(subcommand)]
     command: DeadCommand,
 }
@@ -91,7 +89,7 @@ struct DeadLetterChoice {
 }
 
 pub async fn run(args: DeadArgs) -> anyhow::Result<()> {
-    let bus = args.bus.connect().await?;
+    let bus = args.servers.bus.connect().await?;
     let dead_letters = DeadLetters::open(&bus).await?;
     match &args.command {
         DeadCommand::List { filter, limit, all } => {
@@ -113,45 +111,23 @@ pub async fn run(args: DeadArgs) -> anyhow::Result<()> {
             operator::print_result(&record, &format!("{record:#}"));
             Ok(())
         }
-        DeadCommand::Replay(choice) => clear(&args, &dead_letters, choice, ClearAction::Replay).await,
-        DeadCommand::Drop(choice) => clear(&args, &dead_letters, choice, ClearAction::Drop).await,
-    }
-}
-
-/// What to do with dead letters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ClearAction {
-    Replay,
-    Drop,
-}
-
-impl ClearAction {
-    /// The audited action, and the word for its result.
-    fn labels(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Replay => ("dead.replay", "replayed"),
-            Self::Drop => ("dead.drop", "dropped"),
-        }
+        DeadCommand::Replay(choice) | DeadCommand::Drop(choice) => clear(&args, &dead_letters, choice).await,
     }
 }
 
 /// Removes the chosen dead letters; before that, replays them if asked to. Each as it is read: their bodies may be large, and many.
-async fn clear(
-    args: &DeadArgs,
-    dead_letters: &DeadLetters<'_>,
-    choice: &DeadLetterChoice,
-    clear_action: ClearAction,
-) -> anyhow::Result<()> {
-    let pool = args.database.pool()?;
-    let (action, done) = clear_action.labels();
-    let leaves_requests = clear_action == ClearAction::Replay && choice.all && choice.filter.subject.is_none();
+async fn clear(args: &DeadArgs, dead_letters: &DeadLetters<'_>, choice: &DeadLetterChoice) -> anyhow::Result<()> {
+    let pool = args.servers.database.pool()?;
+    let is_replay = matches!(args.command, DeadCommand::Replay(_));
+    let (action, done) = if is_replay { ("dead.replay", "replayed") } else { ("dead.drop", "dropped") };
+    let leaves_requests = is_replay && choice.all && choice.filter.subject.is_none();
     let spinner = operator::spinner(done);
     let mut cleared = Vec::new();
     let clear_one = async |letter: StreamMessage| {
         if leaves_requests && is_request(&letter) {
             return Ok(false);
         }
-        if clear_action == ClearAction::Replay {
+        if is_replay {
             dead_letters.replay(&letter).await?;
         }
         dead_letters.remove(letter.sequence).await?;

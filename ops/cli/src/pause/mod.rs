@@ -17,26 +17,17 @@ use uuid::Uuid;
 use crate::{
     find_tenant,
     invocation::{self, audit_record},
-    operator::{BusArgs, CommandOutput, DatabaseArgs, list_records},
+    operator::{BusArgs, CommandOutput, ServerArgs, list_records},
 };
 
 /// Timeout of the notification. The command does not wait for NATS to return: processes read the switches themselves.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Options that these commands share.
-#[derive(Debug, Clone, clap::Args)]
-pub struct PauseOptions {
-    #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(flatten)]
-    bus: BusArgs,
-}
-
 /// Pauses something until it is resumed.
 #[derive(Debug, clap::Args)]
 pub struct PauseArgs {
     #[command(flatten)]
-    options: PauseOptions,
+    servers: ServerArgs,
     #[command(subcommand)]
     what: Pause,
 }
@@ -67,7 +58,7 @@ enum Pause {
 #[derive(Debug, clap::Args)]
 pub struct ResumeArgs {
     #[command(flatten)]
-    options: PauseOptions,
+    servers: ServerArgs,
     #[command(subcommand)]
     what: Resume,
 }
@@ -99,7 +90,7 @@ enum Resume {
 #[derive(Debug, clap::Args)]
 pub struct DrainArgs {
     #[command(flatten)]
-    options: PauseOptions,
+    servers: ServerArgs,
     /// The stage.
     stage: StageName,
     /// How long to wait. After it the command prints the unfinished work and ends with status 1.
@@ -108,12 +99,12 @@ pub struct DrainArgs {
 }
 
 pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
-    let database = &args.options.database;
+    let database = &args.servers.database;
     match args.what {
         Pause::Stage { names } => {
             let stages: Vec<&str> = names.into_iter().map(StageName::as_str).collect();
             database.operate(async |db| pause_stages(db, &stages).await).await?;
-            notify_processes(&args.options.bus).await;
+            notify_processes(&args.servers.bus).await;
             Ok(())
         }
         Pause::Tenant { id } => database.operate(async |db| set_tenant_paused(db, id, true).await).await,
@@ -123,7 +114,7 @@ pub async fn pause(args: PauseArgs) -> anyhow::Result<()> {
 }
 
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
-    let database = &args.options.database;
+    let database = &args.servers.database;
     match args.what {
         Resume::Stage { names, all } => {
             let stages: Vec<&str> = match all {
@@ -131,7 +122,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
                 false => names.into_iter().map(StageName::as_str).collect(),
             };
             database.operate(async |db| resume_stages(db, &stages, all).await).await?;
-            notify_processes(&args.options.bus).await;
+            notify_processes(&args.servers.bus).await;
             Ok(())
         }
         Resume::Tenant { id } => database.operate(async |db| set_tenant_paused(db, id, false).await).await,
@@ -140,8 +131,8 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
 }
 
 pub async fn drain(args: DrainArgs) -> anyhow::Result<std::process::ExitCode> {
-    let pool = args.options.database.pool()?;
-    let bus = args.options.bus.connect().await?;
+    let pool = args.servers.database.pool()?;
+    let bus = args.servers.bus.connect().await?;
     let stage = args.stage.as_str();
     let mut tx = pool.begin().await?;
     pause_stages(&mut tx, &[stage]).await?;

@@ -14,7 +14,7 @@ use sqlx::PgConnection;
 
 use crate::{
     invocation::{self, audit_record},
-    operator::{BusArgs, CommandOutput, DatabaseArgs},
+    operator::{CommandOutput, ServerArgs},
     pause, table,
 };
 
@@ -22,9 +22,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub struct RestoreArgs {
     #[command(flatten)]
-    database: DatabaseArgs,
-    #[command(flatten)]
-    bus: BusArgs,
+    servers: ServerArgs,
     #[command(subcommand)]
     command: RestoreCommand,
 }
@@ -49,7 +47,7 @@ enum RestoreCommand {
 }
 
 pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
-    let database = &args.database;
+    let database = &args.servers.database;
     match args.command {
         RestoreCommand::Status => return database.operate(report).await,
         RestoreCommand::Begin => database.operate(begin).await?,
@@ -58,7 +56,7 @@ pub async fn run(args: RestoreArgs) -> anyhow::Result<()> {
         }
         RestoreCommand::Release => database.operate(release).await?,
     }
-    pause::notify_processes(&args.bus).await;
+    pause::notify_processes(&args.servers.bus).await;
     Ok(())
 }
 

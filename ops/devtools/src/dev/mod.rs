@@ -21,7 +21,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use crate::servers::{self, Data, ServerOptions, Servers};
+use crate::servers::{self, ServerOptions, Servers};
 use child::Child;
 
 /// Time the engine and the sink have to come up.
@@ -121,13 +121,12 @@ struct Running {
 
 impl Running {
     async fn start(options: &Options) -> anyhow::Result<Self> {
-        let data = match (&options.data_dir, options.ephemeral) {
-            (_, true) => Data::Ephemeral,
-            (Some(dir), _) => Data::Kept(dir.clone()),
-            (None, _) => Data::Kept(PathBuf::from(".dev")),
+        let server_options = match options.ephemeral {
+            true => ServerOptions::ephemeral(),
+            false => ServerOptions::kept(options.data_dir.as_deref().unwrap_or(Path::new(".dev"))),
         };
         println!("starting NATS and Postgres …");
-        let servers = Servers::start(&ServerOptions { data, synced: true }).await?;
+        let servers = Servers::start(&server_options).await?;
         let data_dir = servers.data_dir().to_owned();
         servers.create_database("postrider").await?;
         let database_url = servers.database_url("postrider");

@@ -238,9 +238,7 @@ fn end(child: &mut Child, signal: Signal, name: &str) -> anyhow::Result<()> {
         }
         thread::sleep(LOOK_EVERY);
     }
-    if signal != Signal::KILL {
-        kill_process(Pid::from_child(child), Signal::KILL).with_context(looking)?;
-    }
+    child.kill().with_context(looking)?;
     child.wait().with_context(looking).map(drop)
 }
 

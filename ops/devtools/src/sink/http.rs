@@ -126,21 +126,17 @@ struct MessagesQuery {
 
 /// A mail: its envelope, and of its content what was asked for.
 #[derive(Serialize)]
-struct Mail {
-    id: u64,
-    accepted_at_us: u64,
-    from: String,
-    to: Vec<String>,
+struct Mail<'a> {
+    #[serde(flatten)]
+    envelope: &'a StoredMessage,
     bytes: usize,
     #[serde(flatten)]
     content: Value,
 }
 
-impl Mail {
-    fn of(message: &StoredMessage, content: Value) -> Self {
-        let StoredMessage { id, accepted_at_us, from, to, source } = message;
-        let (id, accepted_at_us, bytes) = (*id, *accepted_at_us, source.len());
-        Self { id, accepted_at_us, from: from.clone(), to: to.clone(), bytes, content }
+impl<'a> Mail<'a> {
+    fn of(envelope: &'a StoredMessage, content: Value) -> Self {
+        Self { envelope, bytes: envelope.source.len(), content }
     }
 }
 
@@ -150,10 +146,9 @@ async fn messages(State(inbox): Inboxed, Query(query): Query<MessagesQuery>) -> 
     Json(json!({"messages": listed.collect::<Vec<_>>()}))
 }
 
-async fn message(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Json<Mail>, NotKept> {
+async fn message(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Json<Value>, NotKept> {
     let message = inbox.message(id).ok_or(NotKept)?;
-    let content = json!(message.parse());
-    Ok(Json(Mail::of(&message, content)))
+    Ok(Json(json!(Mail::of(&message, json!(message.parse())))))
 }
 
 async fn source(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {

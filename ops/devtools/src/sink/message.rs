@@ -4,7 +4,7 @@ use mail_parser::{HeaderValue, MessageParser, MimeHeaders, PartType};
 use serde::Serialize;
 
 /// A mail as it was accepted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StoredMessage {
     /// Counts up from 1, in order of acceptance.
     pub id: u64,
@@ -15,6 +15,7 @@ pub struct StoredMessage {
     /// The recipients of the envelope that were accepted.
     pub to: Vec<String>,
     /// Header and body as sent, dots unstuffed.
+    #[serde(skip)]
     pub source: Vec<u8>,
 }
 

@@ -66,13 +66,8 @@ fn fail(code: u16, enhanced: &str, times: Option<u32>, rest: &[&str]) -> Option<
 }
 
 fn answering_stage(word: &str) -> Option<TransactionStage> {
-    match word {
-        "mail" => Some(TransactionStage::Mail),
-        "rcpt" => Some(TransactionStage::Rcpt),
-        "data" => Some(TransactionStage::Data),
-        "dot" => Some(TransactionStage::Dot),
-        _ => None,
-    }
+    let stage: TransactionStage = serde_json::from_value(word.into()).ok()?;
+    (stage != TransactionStage::Body).then_some(stage)
 }
 
 /// `3s`, `200ms`; at most ten minutes.
@@ -182,19 +177,12 @@ mod tests {
         assert_eq!((behaviour.stage, behaviour.outcome), (Some(stage), Some(outcome)));
     }
 
-    #[rstest]
-    #[case("ann")]
-    #[case("defer")]
-    #[case("defer-550")]
-    #[case("reject-451")]
-    #[case("reject-everything")]
-    #[case("reject-550-somehow")]
-    #[case("drop-in")]
-    #[case("slowdown")]
-    #[case("slow-cooking-2s")]
-    #[case("tarpit-99999s")]
-    #[case("greylisting.expert")]
-    fn other_addresses_are_ordinary(#[case] local_part: &str) {
-        assert_eq!(parse(local_part), None);
+    #[test]
+    fn other_addresses_are_ordinary() {
+        let local_parts = "ann defer defer-550 reject-451 reject-everything reject-550-somehow drop-in slowdown
+            slow-cooking-2s tarpit-99999s greylisting.expert";
+        for local_part in local_parts.split_whitespace() {
+            assert_eq!(parse(local_part), None, "{local_part}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use schemas::{
     DirectKind, EventType, ExitReason, Lane, ProviderKind, RequestKind, SendState, SkipReason, StepType, answers::Class,
 };
 
-use crate::StageName;
+use crate::{StageName, stage_name};
 
 /// A label of a metric.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +71,7 @@ pub enum Emitter {
 
 macro_rules! closed {
     ($set:ty) => {
-        Values::OneOf(|| <$set>::ALL.iter().map(|member| member.as_str()).collect())
+        Values::OneOf(|| <$set>::NAMES.to_vec())
     };
 }
 
@@ -82,7 +82,7 @@ pub(super) use one_of;
 
 pub(super) const STAGE: Values = closed!(StageName);
 /// The stages, and the ingress, which sweeps, too.
-pub(super) const PART: Values = Values::OneOf(|| StageName::NAMES.iter().copied().chain(["ingress"]).collect());
+pub(super) const PART: Values = Values::OneOf(|| stage_name::parts().collect());
 pub(super) const LANE: Values = closed!(Lane);
 pub(super) const STATE: Values = closed!(SendState);
 pub(super) const SKIP_REASON: Values = closed!(SkipReason);
@@ -90,8 +90,7 @@ pub(super) const EVENT: Values = closed!(EventType);
 pub(super) const STEP: Values = closed!(StepType);
 pub(super) const REQUEST: Values = closed!(RequestKind);
 /// Requests that internal systems may publish.
-pub(super) const DIRECT: Values =
-    Values::OneOf(|| DirectKind::ALL.iter().map(|kind| kind.as_str()).chain(["unknown"]).collect());
+pub(super) const DIRECT: Values = Values::OneOf(|| [DirectKind::NAMES, &["unknown"]].concat());
 /// Operators that receive the mail of many domains, and all others together.
 pub(super) const RECEIVER: Values = Values::OneOf(|| schemas::receiver::families().collect());
 pub(super) const STREAM: Values = Values::OneOf(|| crate::streams::STREAMS.iter().map(|spec| spec.name).collect());
@@ -105,8 +104,7 @@ pub(super) const SOURCE: Values = Values::OneOf(|| ProviderKind::HTTP.into_iter(
 pub(super) const SIGNAL: Values =
     one_of!["opened", "clicked", "unsubscribed", "delivered", "complained", "bounced", "replied", "any"];
 /// The class of a receiving server's answer.
-pub(super) const ANSWER: Values =
-    Values::OneOf(|| Class::ALL.iter().map(|class| class.as_str()).chain(["accepted", "no_answer"]).collect());
+pub(super) const ANSWER: Values = Values::OneOf(|| [Class::NAMES, &["accepted", "no_answer"]].concat());
 /// Why a send failed for good: the class of the last answer, or a code of rendering and delivery.
 pub(super) const FAILURE: Values = Values::Codes(&[
     "hard",
@@ -120,5 +118,4 @@ pub(super) const FAILURE: Values = Values::Codes(&[
     "render",
     "invalid_address",
 ]);
-pub(super) const ENROLLMENT_END: Values =
-    Values::OneOf(|| ExitReason::ALL.iter().map(|reason| reason.as_str()).chain(["completed"]).collect());
+pub(super) const ENROLLMENT_END: Values = Values::OneOf(|| [ExitReason::NAMES, &["completed"]].concat());

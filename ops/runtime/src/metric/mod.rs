@@ -16,7 +16,7 @@ pub use self::{
     labels::{Emitter, Label, Values},
     list::{Counter, Gauge, Histogram},
 };
-use crate::StageName;
+use crate::stage_name;
 
 /// Samples of histograms are sorted into their buckets so often; until then each takes room.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
@@ -151,8 +151,7 @@ pub fn start(processes: &str, kept: bool) -> Result<PrometheusHandle, BuildError
 
 /// What a process runs, by what it was started as.
 fn parts(processes: &str) -> Vec<&'static str> {
-    let known = StageName::NAMES.iter().copied().chain(["ingress"]);
-    known.filter(|part| processes == "all" || processes.split('+').any(|named| named == *part)).collect()
+    stage_name::parts().filter(|part| stage_name::runs(processes, part)).collect()
 }
 
 /// Gives the recorder every metric's unit and meaning.
@@ -219,6 +218,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::StageName;
 
     #[test]
     fn names_are_ours_each_once_and_end_in_their_base_unit() {

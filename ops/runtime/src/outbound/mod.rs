@@ -122,9 +122,6 @@ impl std::fmt::Debug for Outbound {
 
 impl Outbound {
     /// A client with these settings. Must be called inside a Tokio runtime.
-    ///
-    /// # Errors
-    /// [`SetupError`]
     pub fn new(settings: &OutboundSettings) -> Result<Self, SetupError> {
         let connector = Arc::new(ConnectorSettings {
             rules: settings.rules(),

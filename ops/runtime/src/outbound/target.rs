@@ -74,9 +74,6 @@ pub struct TargetRules {
 
 impl TargetRules {
     /// Parses a URL and checks it. What a host name resolves to is checked when it is dialled.
-    ///
-    /// # Errors
-    /// [`TargetFault`]
     pub fn parse(&self, text: &str) -> Result<Url, TargetFault> {
         if text.len() > URL_MAX_BYTES {
             return Err(TargetFault::TooLong);
@@ -89,9 +86,6 @@ impl TargetRules {
     }
 
     /// Checks a URL.
-    ///
-    /// # Errors
-    /// [`TargetFault`]
     pub fn check(&self, url: &Url) -> Result<(), TargetFault> {
         if url.as_str().len() > URL_MAX_BYTES {
             return Err(TargetFault::TooLong);

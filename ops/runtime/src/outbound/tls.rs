@@ -13,17 +13,11 @@ use rustls::{
 use super::SetupError;
 
 /// The TLS configuration for servers that the operator chose: the authorities in the file that `SSL_CERT_FILE` names are trusted as well.
-///
-/// # Errors
-/// [`SetupError`]
 pub fn config_with_own_authorities() -> Result<ClientConfig, SetupError> {
     config(std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from).as_deref())
 }
 
 /// The TLS configuration; `extra` is a file with additional certificate authorities.
-///
-/// # Errors
-/// [`SetupError`]
 pub fn config(extra: Option<&Path>) -> Result<ClientConfig, SetupError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = extra {

@@ -220,17 +220,11 @@ impl PreparedPool {
     }
 
     /// Begins a transaction.
-    ///
-    /// # Errors
-    /// As [`PreparedPool::take`].
     pub async fn begin(&self) -> sqlx::Result<PreparedTransaction> {
         self.begin_with("begin").await
     }
 
     /// Begins a transaction by these statements, as [`crate::db::BEGIN_ASYNC_COMMIT`].
-    ///
-    /// # Errors
-    /// As [`PreparedPool::take`].
     pub async fn begin_with(&self, begin: impl SqlSafeStr) -> sqlx::Result<PreparedTransaction> {
         let begin: SqlStr = begin.into_sql_str();
         let mut connection = self.take().await?;
@@ -239,17 +233,11 @@ impl PreparedPool {
     }
 
     /// Begins a transaction confined to a tenant: row security answers only its rows. One round trip.
-    ///
-    /// # Errors
-    /// As [`PreparedPool::take`].
     pub async fn begin_for_tenant(&self, tenant: Uuid) -> sqlx::Result<PreparedTransaction> {
         self.begin_with(AssertSqlSafe(format!("begin; {}", confined(tenant)))).await
     }
 
     /// Begins a read of one statement or a few, confined to a tenant; nil for what stands above tenants. Dropped when it is done.
-    ///
-    /// # Errors
-    /// As [`PreparedPool::take`].
     pub async fn read(&self, tenant: Uuid) -> sqlx::Result<PreparedTransaction> {
         self.begin_with(AssertSqlSafe(begin_read_only(tenant))).await
     }

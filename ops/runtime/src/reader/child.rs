@@ -3,7 +3,6 @@
 use std::{io, sync::mpsc, thread};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use thiserror::Error;
 
 use super::{
     Job, ReaderError,
@@ -18,28 +17,16 @@ const OPEN_FILES: u64 = 3;
 /// What the process occupies by itself, where the system does not tell.
 const OWN_BYTES: u64 = 512 * 1024 * 1024;
 
-/// A child that cannot serve.
-#[derive(Debug, Error)]
-pub enum ServeError {
-    /// A limit cannot be set.
-    #[error("cannot set the limit {0}")]
-    Limit(&'static str, #[source] io::Error),
-    /// The thread that reads cannot be started.
-    #[error("cannot start the thread that reads")]
-    Thread(#[source] io::Error),
-    /// The parent cannot be talked to.
-    #[error("cannot talk to the parent")]
-    Pipe(#[from] io::Error),
-}
-
 /// Serves as a reader of `jobs` until the parent closes standard input, then ends the process. One reading may take `memory_bytes`
 /// beyond what the process occupies when it starts.
 ///
 /// Call it before there are other threads: it changes the limits of the whole process.
 ///
 /// # Errors
-/// [`ServeError`]. The parent notices that the process ends.
-pub fn serve(jobs: Vec<Job>, memory_bytes: u64) -> Result<std::convert::Infallible, ServeError> {
+/// If a limit cannot be set, the thread that reads cannot be started, or the parent cannot be talked to. The parent notices that the
+/// process ends.
+pub fn serve(jobs: Vec<Job>, memory_bytes: u64) -> io::Result<std::convert::Infallible> {
+    let failed = |what: &'static str| move |error: io::Error| io::Error::other(format!("{what}: {error}"));
     // A panic's message may quote what was read.
     std::panic::set_hook(Box::new(|_| {}));
     limit_resources(memory_bytes)?;
@@ -55,11 +42,11 @@ pub fn serve(jobs: Vec<Job>, memory_bytes: u64) -> Result<std::convert::Infallib
                 }
             }
         })
-        .map_err(ServeError::Thread)?;
-    frame::write_ready(&mut io::stdout().lock())?;
+        .map_err(failed("cannot start the thread that reads"))?;
+    frame::write_ready(&mut io::stdout().lock()).map_err(failed("cannot talk to the parent"))?;
     // This thread waits on standard input also while the other reads: a reader does not outlive its parent.
     let mut stdin = io::stdin().lock();
-    while let Some(request) = frame::read_request(&mut stdin)? {
+    while let Some(request) = frame::read_request(&mut stdin).map_err(failed("cannot talk to the parent"))? {
         if sender.send(request).is_err() {
             break;
         }
@@ -72,7 +59,7 @@ fn answer(jobs: &[Job], request: &Request) -> Result<Vec<u8>, ReaderError> {
     run_here(job, &request.input)
 }
 
-fn limit_resources(memory_bytes: u64) -> Result<(), ServeError> {
+fn limit_resources(memory_bytes: u64) -> io::Result<()> {
     let address_space = own_bytes().saturating_add(STACK_BYTES as u64).saturating_add(memory_bytes);
     let limits = [
         (Resource::As, "address space", address_space),
@@ -82,7 +69,8 @@ fn limit_resources(memory_bytes: u64) -> Result<(), ServeError> {
     ];
     for (resource, name, most) in limits {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
-        setrlimit(resource, limit).map_err(|error| ServeError::Limit(name, error.into()))?;
+        setrlimit(resource, limit)
+            .map_err(|error| io::Error::other(format!("cannot set the limit {name}: {error}")))?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::Spent;
 
-pub use child::{ServeError, serve};
+pub use child::serve;
 pub use pool::Reader;
 
 /// Longest input of a job, in bytes: above the largest upload the API takes, decoded.

@@ -78,9 +78,6 @@ impl Reader {
 
     /// Runs `job` on `input` in a child process and answers its result. Waits for a free child, then at most as long as the setting
     /// says. Hold no database connection meanwhile. Dropping the future ends the reading.
-    ///
-    /// # Errors
-    /// [`ReaderError`]
     pub async fn read(&self, job: &Job, input: impl Into<Bytes>) -> Result<Vec<u8>, ReaderError> {
         let result = self.attempt(job, input.into()).await;
         let outcome = result.as_ref().err().map_or("done", |error| error.outcome());

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::db::column;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::TraceContext;
+use crate::column;
 
 /// How long they are kept: longer than a mail is tried for.
 pub const KEPT_FOR_DAYS: i32 = 7;

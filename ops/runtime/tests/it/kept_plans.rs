@@ -11,6 +11,14 @@ use uuid::Uuid;
 const ROWS: i64 = 20_000;
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// A database of its own, and so many connections to it that keep their plans.
+async fn plans_of(role: Role, connections: usize) -> (TestDatabase, PreparedPool) {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), role, 1).unwrap();
+    let plans = PreparedPool::new(&pool, connections);
+    (database, plans)
+}
+
 /// Looks ten rows up, and answers how many rows the plan fetched for it, and whether it was one made for any arguments.
 async fn look_up(plans: &PreparedPool) -> (i64, bool) {
     let mut tx = plans.begin().await.unwrap();
@@ -33,7 +41,7 @@ async fn look_up(plans: &PreparedPool) -> (i64, bool) {
 
 #[tokio::test]
 async fn a_plan_is_made_for_any_arguments_and_one_that_was_made_for_an_empty_table_is_soon_given_up() {
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let (database, plans) = plans_of(Role::Stages, 1).await;
     let mut owner = PgConnection::connect(&database.url()).await.unwrap();
     sqlx::raw_sql(
         "create table people (id uuid primary key, n bigint not null) with (autovacuum_enabled = off);
@@ -44,8 +52,6 @@ async fn a_plan_is_made_for_any_arguments_and_one_that_was_made_for_an_empty_tab
     .unwrap();
     // It is known to be empty, so that reading all of it looks cheapest.
     sqlx::raw_sql("vacuum analyze people").execute(&mut owner).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = PreparedPool::new(&pool, 1);
     assert_eq!(look_up(&plans).await, (0, true));
     sqlx::query("insert into people select lpad(to_hex(n), 32, '0')::uuid, n from generate_series(1, $1) n")
         .bind(ROWS)
@@ -65,9 +71,7 @@ async fn a_plan_is_made_for_any_arguments_and_one_that_was_made_for_an_empty_tab
 
 #[tokio::test]
 async fn a_transaction_that_was_given_up_leaves_a_connection_for_the_next() {
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = PreparedPool::new(&pool, 1);
+    let (_database, plans) = plans_of(Role::Stages, 1).await;
     for _ in 0..3 {
         let mut tx = plans.begin().await.unwrap();
         sqlx::query("select 1").execute(&mut *tx).await.unwrap();
@@ -88,9 +92,7 @@ async fn served_by(db: &mut PgConnection) -> (i32, String) {
 
 #[tokio::test]
 async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
-    let plans = PreparedPool::new(&pool, 1);
+    let (_database, plans) = plans_of(Role::Ingress, 1).await;
     let mut servers = Vec::new();
     for tenant in [1, 2].map(Uuid::from_u128) {
         let mut read = plans.read(tenant).await.unwrap();
@@ -107,9 +109,7 @@ async fn reads_hand_on_their_connection_and_neither_tenant_nor_transaction() {
 
 #[tokio::test]
 async fn a_read_that_was_given_up_leaves_neither_tenant_nor_transaction() {
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Ingress, 1).unwrap();
-    let plans = PreparedPool::new(&pool, 1);
+    let (_database, plans) = plans_of(Role::Ingress, 1).await;
     for _ in 0..3 {
         let mut read = plans.read(Uuid::from_u128(1)).await.unwrap();
         served_by(&mut read).await;
@@ -128,9 +128,7 @@ async fn a_read_that_was_given_up_leaves_neither_tenant_nor_transaction() {
 
 #[tokio::test]
 async fn who_waits_for_a_connection_gets_the_one_that_is_put_back() {
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = PreparedPool::new(&pool, 1);
+    let (_database, plans) = plans_of(Role::Stages, 1).await;
     let held = plans.take().await.unwrap();
     // In this order: the second is polled only when the first waits.
     let (waited_for, ()) = tokio::join!(plans.take(), async { held.put_back() });
@@ -143,9 +141,7 @@ async fn who_waits_for_a_connection_gets_the_one_that_is_put_back() {
 async fn a_connection_that_died_while_nobody_used_it_is_nobodys_error() {
     /// After this long a connection is asked for something before it is used.
     const OLD: Duration = Duration::from_millis(1_100);
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 2).unwrap();
-    let plans = PreparedPool::new(&pool, 2);
+    let (database, plans) = plans_of(Role::Stages, 2).await;
     let (one, other) = (plans.take().await.unwrap(), plans.take().await.unwrap());
     one.put_back();
     other.put_back();
@@ -167,9 +163,7 @@ async fn a_connection_that_died_while_nobody_used_it_is_nobodys_error() {
 
 #[tokio::test]
 async fn bulk_work_leaves_connections_to_priority_work() {
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 1).unwrap();
-    let pool = PreparedPool::new(&pool, 4);
+    let (_database, pool) = plans_of(Role::Stages, 4).await;
     let (bulk, priority) = (pool.bulk("bulk"), pool.priority("priority"));
     let _held = (bulk.take().await.unwrap(), bulk.take().await.unwrap());
     assert!(matches!(bulk.take().await, Err(sqlx::Error::PoolTimedOut)));
@@ -179,9 +173,7 @@ async fn bulk_work_leaves_connections_to_priority_work() {
 
 #[tokio::test]
 async fn a_begin_that_was_given_up_leaves_no_transaction() {
-    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
-    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 1).unwrap();
-    let plans = PreparedPool::new(&pool, 1);
+    let (_database, plans) = plans_of(Role::Stages, 1).await;
     plans.begin().await.unwrap().commit().await.unwrap();
     for polls in (0..200).map(|turn| turn % 7) {
         {

@@ -3,40 +3,42 @@
 use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType};
+use devtools::servers::TestDatabase;
 use runtime::{
     Bus, BusError, Publication,
     streams::{REQUEST_MAX_BYTES, REQUESTS_WAITING_MAX, STREAMS, is_as_wanted},
 };
 use schemas::{FactsAnnounced, subjects};
 
-async fn bus(database: &devtools::servers::TestDatabase) -> Bus {
+/// A bus with streams of its own, and what keeps their prefix apart.
+async fn bus() -> (Bus, TestDatabase) {
+    let database = TestDatabase::create().await.unwrap();
     let prefix = format!("{}_", database.name());
-    Bus::connect(&database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap()
+    let bus = Bus::connect(&database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap();
+    (bus, database)
 }
 
-async fn bells(bus: &Bus) -> Info {
-    let mut stream = bus.stream(subjects::stream::FACTS).await.unwrap().unwrap();
+async fn info_of(bus: &Bus, stream: &str) -> Info {
+    let mut stream = bus.stream(stream).await.unwrap().unwrap();
     tokio::time::timeout(Duration::from_secs(60), stream.info()).await.unwrap().unwrap().clone()
 }
 
 #[tokio::test]
 async fn unread_notifications_are_kept_once_per_subject() {
-    let database = devtools::servers::TestDatabase::create().await.unwrap();
-    let bus = bus(&database).await;
+    let (bus, _database) = bus().await;
     bus.apply_streams().await.unwrap();
     let rings = (0..100).map(|number| {
         let subject = subjects::fact(if number % 2 == 0 { "delivery" } else { "ingress" });
         Publication::json(subject, format!("ring-{number}"), &FactsAnnounced {}).unwrap()
     });
     bus.publish_all(rings.collect()).await.unwrap();
-    let info = bells(&bus).await;
+    let info = info_of(&bus, subjects::stream::FACTS).await;
     assert_eq!((info.state.messages, info.config.storage), (2, StorageType::Memory));
 }
 
 #[tokio::test]
 async fn an_older_stream_is_updated_in_place() {
-    let database = devtools::servers::TestDatabase::create().await.unwrap();
-    let bus = bus(&database).await;
+    let (bus, _database) = bus().await;
     let before = Config {
         name: bus.prefixed(subjects::stream::FACTS),
         subjects: vec![bus.prefixed("mail.v1.fact.*")],
@@ -48,7 +50,7 @@ async fn an_older_stream_is_updated_in_place() {
     };
     bus.jetstream().create_stream(before).await.unwrap();
     bus.apply_streams().await.unwrap();
-    let config = bells(&bus).await.config;
+    let config = info_of(&bus, subjects::stream::FACTS).await.config;
     assert_eq!((config.storage, config.max_messages_per_subject), (StorageType::File, 1));
     // And again, by the next process that starts.
     bus.apply_streams().await.unwrap();
@@ -56,8 +58,7 @@ async fn an_older_stream_is_updated_in_place() {
 
 #[tokio::test]
 async fn a_process_creates_only_missing_streams() {
-    let database = devtools::servers::TestDatabase::create().await.unwrap();
-    let bus = bus(&database).await;
+    let (bus, _database) = bus().await;
     bus.ensure_streams().await.unwrap();
     for spec in STREAMS {
         let found = bus.stream(spec.name).await.unwrap().unwrap().cached_info().config.clone();
@@ -83,8 +84,7 @@ const NOT_STORED: u64 = 10_077;
 
 #[tokio::test]
 async fn a_product_is_refused_at_its_limit_and_another_is_not() {
-    let database = devtools::servers::TestDatabase::create().await.unwrap();
-    let bus = bus(&database).await;
+    let (bus, _database) = bus().await;
     bus.apply_streams().await.unwrap();
     let longest = usize::try_from(REQUEST_MAX_BYTES).unwrap();
     assert_eq!(publish(&bus, "shop", longest + 1).await, Some(TOO_LONG));
@@ -95,15 +95,9 @@ async fn a_product_is_refused_at_its_limit_and_another_is_not() {
     assert_eq!(publish(&bus, "rival", longest).await, None);
 }
 
-async fn requests(bus: &Bus) -> Info {
-    let mut stream = bus.stream(subjects::stream::REQUESTS).await.unwrap().unwrap();
-    stream.info().await.unwrap().clone()
-}
-
 #[tokio::test]
 async fn a_lower_limit_is_applied_when_it_costs_no_waiting_request() {
-    let database = devtools::servers::TestDatabase::create().await.unwrap();
-    let bus = bus(&database).await;
+    let (bus, _database) = bus().await;
     let spec = STREAMS.iter().find(|spec| spec.name == subjects::stream::REQUESTS).unwrap();
     let wanted = spec.config(bus.prefix(), 1);
     let before =
@@ -116,13 +110,13 @@ async fn a_lower_limit_is_applied_when_it_costs_no_waiting_request() {
     let refused = bus.apply_streams().await;
     assert!(matches!(refused, Err(BusError::MessagesWaiting { stream: subjects::stream::REQUESTS })), "{refused:?}");
     bus.ensure_streams().await.unwrap();
-    let info = requests(&bus).await;
+    let info = info_of(&bus, subjects::stream::REQUESTS).await;
     assert_eq!((info.state.messages, info.config.max_messages_per_subject), (waiting, 10_000));
     assert_eq!((info.config.max_message_size, info.config.max_bytes), (wanted.max_message_size, wanted.max_bytes));
     // Most of them are handled.
     let stream = bus.stream(subjects::stream::REQUESTS).await.unwrap().unwrap();
     stream.purge().keep(100).await.unwrap();
     bus.apply_streams().await.unwrap();
-    let info = requests(&bus).await;
+    let info = info_of(&bus, subjects::stream::REQUESTS).await;
     assert_eq!((info.state.messages, is_as_wanted(&info.config, &wanted)), (100, true));
 }

@@ -38,18 +38,6 @@ enum End {
 }
 
 impl RetentionRule {
-    const fn of_tenant(table: &'static str, keep: Keep, old: &'static str) -> Self {
-        Self { table, keep, rows: Rows::OfTenant(old), end: End::Deleted }
-    }
-
-    const fn of_gone(table: &'static str, key: &'static str, of: &'static str, gone: &'static str) -> Self {
-        Self { table, keep: Keep::Days(1), rows: Rows::OfGone { key, of, gone }, end: End::Deleted }
-    }
-
-    const fn of_all(table: &'static str, keep: Keep, old: &'static str) -> Self {
-        Self { table, keep, rows: Rows::All(old), end: End::Deleted }
-    }
-
     /// One slice: `$1` before when rows are old, `$2` how many rows at most. A tenant without old rows costs one look at the index.
     #[must_use]
     pub fn statement(&self) -> String {
@@ -108,12 +96,24 @@ impl RetentionRule {
     }
 }
 
+const fn of_tenant(table: &'static str, keep: Keep, old: &'static str) -> RetentionRule {
+    RetentionRule { table, keep, rows: Rows::OfTenant(old), end: End::Deleted }
+}
+
+const fn of_gone(table: &'static str, key: &'static str, of: &'static str, gone: &'static str) -> RetentionRule {
+    RetentionRule { table, keep: Keep::Days(1), rows: Rows::OfGone { key, of, gone }, end: End::Deleted }
+}
+
+const fn of_all(table: &'static str, keep: Keep, old: &'static str) -> RetentionRule {
+    RetentionRule { table, keep, rows: Rows::All(old), end: End::Deleted }
+}
+
 /// Tables whose month partitions are dropped as a whole.
 pub const MONTHLY: &[&str] = &["sends", "events"];
 
 /// The rules of the retention sweep: a table that references another comes first.
 pub const RULES: &[RetentionRule] = &[
-    RetentionRule::of_tenant(
+    of_tenant(
         "requests",
         Keep::Requests,
         // Scheduled mail needs its request, and the files that go with it, after it falls due; `before_open_mail` keeps those of open mail.
@@ -121,7 +121,7 @@ pub const RULES: &[RetentionRule] = &[
     ),
     RetentionRule {
         end: End::Emptied("subject = '', preheader = null, body_html = '', body_text = null"),
-        ..RetentionRule::of_tenant(
+        ..of_tenant(
             "contents",
             Keep::Requests,
             "r.kind = 'one_off' and r.body_html <> '' and r.id < first_id_at($1)
@@ -129,17 +129,17 @@ pub const RULES: &[RetentionRule] = &[
              order by r.id",
         )
     },
-    RetentionRule::of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
-    RetentionRule::of_all("audit_log", Keep::Audit, "r.at < $1 order by r.at"),
-    RetentionRule::of_all("request_log", Keep::RequestLog, "r.id < first_id_at($1) order by r.id"),
+    of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
+    of_all("audit_log", Keep::Audit, "r.at < $1 order by r.at"),
+    of_all("request_log", Keep::RequestLog, "r.id < first_id_at($1) order by r.id"),
     // A campaign's batches are few, and hold its counters.
-    RetentionRule::of_tenant(
+    of_tenant(
         "batches",
         Keep::Ledger,
         "r.campaign_id is null and r.id < first_id_at($1) and r.state = 'done' order by r.id",
     ),
-    RetentionRule::of_tenant("message_recipients", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
-    RetentionRule::of_tenant(
+    of_tenant("message_recipients", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    of_tenant(
         "messages",
         Keep::Ledger,
         "r.id < first_id_at($1)
@@ -147,8 +147,8 @@ pub const RULES: &[RetentionRule] = &[
          and not exists (select from message_attachments a where a.tenant_id = r.tenant_id and a.message_id = r.id)
          order by r.id",
     ),
-    RetentionRule::of_tenant("sequence_sends", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
-    RetentionRule::of_tenant(
+    of_tenant("sequence_sends", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    of_tenant(
         "enrollment_steps",
         Keep::Ledger,
         "r.enrollment_id in (
@@ -156,7 +156,7 @@ pub const RULES: &[RetentionRule] = &[
              where e.tenant_id = t.id and e.created_at < $1 and e.ended_at < $1 order by e.created_at limit 1000)",
     ),
     // Of those whose steps the rule above deletes; later ones still have theirs.
-    RetentionRule::of_tenant(
+    of_tenant(
         "enrollments",
         Keep::Ledger,
         "r.ctid = any(array(
@@ -165,33 +165,24 @@ pub const RULES: &[RetentionRule] = &[
          and not exists (select from enrollment_steps p where p.tenant_id = r.tenant_id and p.enrollment_id = r.id)",
     ),
     // Of a sequence that starts nobody any more.
-    RetentionRule::of_gone(
-        "past_enrollments",
-        "sequence_id",
-        "sequences",
-        "o.status = 'archived' and o.archived_at < $1",
-    ),
-    RetentionRule::of_tenant("contact_facts", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
-    RetentionRule::of_tenant(
+    of_gone("past_enrollments", "sequence_id", "sequences", "o.status = 'archived' and o.archived_at < $1"),
+    of_tenant("contact_facts", Keep::Ledger, "r.send_id < first_id_at($1) order by r.send_id"),
+    of_tenant(
         "capped_sends",
         Keep::Days(frequency::DAYS_MAX as u16),
         "r.fenced_at < $1 and r.send_id < first_id_at($1) order by r.send_id",
     ),
-    RetentionRule::of_tenant("product_events", Keep::Ledger, "r.id < first_id_at($1) order by r.id"),
-    RetentionRule::of_tenant(
-        "trigger_occurrences",
-        Keep::Ledger,
-        "r.decided_at is not null and r.noted_at < $1 order by r.noted_at",
-    ),
+    of_tenant("product_events", Keep::Ledger, "r.id < first_id_at($1) order by r.id"),
+    of_tenant("trigger_occurrences", Keep::Ledger, "r.decided_at is not null and r.noted_at < $1 order by r.noted_at"),
     // Of a trigger that is gone. Of others sequencing deletes them, when the contact is not in the segment any more.
-    RetentionRule::of_gone(
+    of_gone(
         "segment_entries",
         "sequence_id",
         "sequences",
         "o.updated_at < $1 and (o.trigger_type <> 'segment_entered' or o.trigger_config is null or o.status = 'archived')",
     ),
     // Once every trigger by a segment was looked at since; `least` leaves out the null of a tenant that has none.
-    RetentionRule::of_tenant(
+    of_tenant(
         "segments_passed",
         Keep::Days(1),
         "r.passed_at < least($1, (
@@ -201,47 +192,35 @@ pub const RULES: &[RetentionRule] = &[
          order by r.passed_at",
     ),
     // Of a list or tag that is removed: nothing asks for them from then on.
-    RetentionRule::of_gone("audience_members", "audience_id", "audiences", "o.deleted_at < $1"),
-    RetentionRule::of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
-    RetentionRule::of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
-    RetentionRule::of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
-    RetentionRule::of_tenant(
-        "draft_proposals",
-        Keep::Ledger,
-        "r.created_at < $1 and r.status <> 'open' order by r.created_at",
-    ),
-    RetentionRule::of_tenant("erasures", Keep::Ledger, "r.asked_at < $1 and r.finished_at is not null"),
-    RetentionRule::of_all(
+    of_gone("audience_members", "audience_id", "audiences", "o.deleted_at < $1"),
+    of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
+    of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
+    of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
+    of_tenant("draft_proposals", Keep::Ledger, "r.created_at < $1 and r.status <> 'open' order by r.created_at"),
+    of_tenant("erasures", Keep::Ledger, "r.asked_at < $1 and r.finished_at is not null"),
+    of_all(
         "traces",
         Keep::Days(runtime::trace::KEPT_FOR_DAYS.unsigned_abs() as u16),
         "r.kept_at < $1 order by r.kept_at",
     ),
-    RetentionRule::of_all(
-        "inbound_events",
-        Keep::Inbound,
-        "r.received_at < $1 and r.due_at is null order by r.received_at",
-    ),
-    RetentionRule::of_all(
-        "inbound_mails",
-        Keep::Inbound,
-        "r.received_at < $1 and r.due_at is null order by r.received_at",
-    ),
+    of_all("inbound_events", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
+    of_all("inbound_mails", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
     // Dropped ones; engagement deletes those whose send it finds.
-    RetentionRule::of_all("pending_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
+    of_all("pending_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
     // Reports about a mail come up to weeks later. Its index finds blocks, not rows.
-    RetentionRule::of_all("provider_messages", Keep::Days(90), "r.noted_at < $1"),
+    of_all("provider_messages", Keep::Days(90), "r.noted_at < $1"),
     // Delivery keeps the newest 500 of a tenant at most.
-    RetentionRule::of_all("captured_mails", Keep::Days(7), "r.captured_at < $1 order by r.captured_at"),
+    of_all("captured_mails", Keep::Days(7), "r.captured_at < $1 order by r.captured_at"),
     // A rate that was not renewed for an hour is ignored.
-    RetentionRule::of_all("paces", Keep::Days(1), "r.updated_at < $1 order by r.updated_at"),
+    of_all("paces", Keep::Days(1), "r.updated_at < $1 order by r.updated_at"),
     // Every stage deletes its own rows when handling ends: the rest are of processes that died with messages that never came again.
-    RetentionRule::of_all("message_starts", Keep::Days(2), "r.started_at < $1 order by r.started_at"),
+    of_all("message_starts", Keep::Days(2), "r.started_at < $1 order by r.started_at"),
     // Priority mail has its outcome within two days; this is well past that.
-    RetentionRule::of_all("renditions", Keep::Days(4), "r.created_at < $1 order by r.created_at"),
-    RetentionRule::of_all("webhook_totals", Keep::Days(7), "r.hour < $1 order by r.hour"),
+    of_all("renditions", Keep::Days(4), "r.created_at < $1 order by r.created_at"),
+    of_all("webhook_totals", Keep::Days(7), "r.hour < $1 order by r.hour"),
     // One row for each endpoint at most: looked through in the order of their key, as an index of a time that is set every few seconds
     // would cost more.
-    RetentionRule::of_all("webhook_leases", Keep::Days(1), "r.lease_until < $1 order by r.subscription_id"),
+    of_all("webhook_leases", Keep::Days(1), "r.lease_until < $1 order by r.subscription_id"),
 ];
 
 /// Tables whose stage deletes their rows itself, when they are used up or shortly after.

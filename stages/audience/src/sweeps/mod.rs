@@ -35,20 +35,15 @@ pub(crate) fn start(
     launched: &Notifier,
     launch_handled: &Notifier,
 ) {
-    let (pool, bus) = (&deps.pool, &deps.bus);
+    let (pool, bus, by_key) = (&deps.pool, &deps.bus, deps.by_key.bulk(stage));
     let limits = DispatchLimits {
         backlog: settings.audience_backlog.into(),
         connection_backlog: settings.audience_connection_backlog.into(),
         reannounce: settings.audience_reannounce,
     };
     let sweeps: [Arc<dyn Sweep>; 14] = [
-        Arc::new(Dispatch::new(pool.clone(), deps.by_key.bulk(stage), bus.clone(), limits, launched.clone())),
-        Arc::new(ReannounceBatches::new(
-            pool.clone(),
-            deps.by_key.bulk(stage),
-            bus.clone(),
-            settings.audience_reannounce,
-        )),
+        Arc::new(Dispatch::new(pool.clone(), by_key.clone(), bus.clone(), limits, launched.clone())),
+        Arc::new(ReannounceBatches::new(pool.clone(), by_key.clone(), bus.clone(), settings.audience_reannounce)),
         Arc::new(AnnounceRequests::new(pool.clone(), bus.clone(), launch_handled.clone())),
         Arc::new(EndStopped(pool.clone())),
         Arc::new(ResumeTenants(pool.clone())),
@@ -59,7 +54,7 @@ pub(crate) fn start(
         Arc::new(CreatePartitions(pool.clone())),
         Arc::new(Retention { pool: pool.clone(), settings: settings.retention.clone() }),
         Arc::new(RemoveFields { pool: pool.clone(), slice: fields::SLICE }),
-        Arc::new(Erasures(deps.by_key.bulk(stage))),
+        Arc::new(Erasures(by_key)),
         Arc::new(SendConfirmations::new(pool.clone(), settings.confirmations)),
     ];
     for sweep in sweeps {

@@ -112,7 +112,7 @@ impl Pacer {
 
 impl SharedThrottles {
     fn lock(&self) -> std::sync::MutexGuard<'_, Throttles> {
-        // The lock is reduced for map operations only; a panic between them leaves counts that are off by one at worst.
+        // The lock is held for map operations only; a panic between them leaves counts that are off by one at worst.
         self.throttles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::{Gauge, plans::PreparedPool};
+use runtime::{Gauge, column, plans::PreparedPool};
 use schemas::receiver::{Receiver, families};
 
 use super::{
@@ -58,18 +58,16 @@ impl PaceShare {
             changes.iter().filter_map(|change| Some((&change.key, change.reduced?))).collect();
         let mut db = self.by_key.take().await?;
         if !reduced.is_empty() {
-            let (tenants, domains, receivers) = columns(reduced.iter().map(|(key, _)| *key));
             sqlx::query_file!(
                 "queries/pace_publish.sql",
-                &tenants,
-                &domains,
-                &receivers,
-                &reduced.iter().map(|(_, reduced)| reduced.limit).collect::<Vec<f64>>(),
-                &reduced.iter().map(|(_, reduced)| reduced.threshold).collect::<Vec<f64>>(),
-                &reduced.iter().map(|(_, reduced)| age(reduced.cut_at)).collect::<Vec<f64>>(),
-                &reduced.iter().map(|(_, reduced)| age(reduced.since)).collect::<Vec<f64>>(),
-                &reduced.iter().map(|(_, reduced)| reduced.good_at.map(age)).collect::<Vec<Option<f64>>>()
-                    as &[Option<f64>],
+                &column(&reduced, |(key, _)| key.tenant),
+                &column(&reduced, |(key, _)| key.sending_domain.to_string()),
+                &column(&reduced, |(key, _)| key.receiver.name.to_string()),
+                &column(&reduced, |(_, reduced)| reduced.limit),
+                &column(&reduced, |(_, reduced)| reduced.threshold),
+                &column(&reduced, |(_, reduced)| age(reduced.cut_at)),
+                &column(&reduced, |(_, reduced)| age(reduced.since)),
+                &column(&reduced, |(_, reduced)| reduced.good_at.map(age)) as &[Option<f64>],
             )
             .execute(&mut *db)
             .await?;
@@ -77,8 +75,14 @@ impl PaceShare {
         let free: Vec<&ThrottleKey> =
             changes.iter().filter(|change| change.reduced.is_none()).map(|change| &change.key).collect();
         if !free.is_empty() {
-            let (tenants, domains, receivers) = columns(free.into_iter());
-            sqlx::query_file!("queries/pace_release.sql", &tenants, &domains, &receivers).execute(&mut *db).await?;
+            sqlx::query_file!(
+                "queries/pace_release.sql",
+                &column(&free, |key| key.tenant),
+                &column(&free, |key| key.sending_domain.to_string()),
+                &column(&free, |key| key.receiver.name.to_string()),
+            )
+            .execute(&mut *db)
+            .await?;
         }
         db.put_back();
         Ok(())
@@ -143,15 +147,4 @@ impl Sweep for PaceShare {
 
 fn sort_key(key: &ThrottleKey) -> (uuid::Uuid, &str, &str) {
     (key.tenant, &key.sending_domain, &key.receiver.name)
-}
-
-/// The columns of the key.
-fn columns<'a>(throttles: impl Iterator<Item = &'a ThrottleKey>) -> (Vec<uuid::Uuid>, Vec<String>, Vec<String>) {
-    let mut columns = (Vec::new(), Vec::new(), Vec::new());
-    for key in throttles {
-        columns.0.push(key.tenant);
-        columns.1.push(key.sending_domain.to_string());
-        columns.2.push(key.receiver.name.to_string());
-    }
-    columns
 }

@@ -151,10 +151,10 @@ pub fn open(
             return Ok(Box::new(Pool::new(settings).map_err(|_| ConnectionFault::Setup)?));
         }
         ProviderKind::Ses => Box::new(http::Ses::new(settings, secret)?),
-        ProviderKind::Postmark => Box::new(http::Postmark::new(settings, secret.clone())),
-        ProviderKind::Sendgrid => Box::new(http::Sendgrid::new(secret.clone())),
+        ProviderKind::Postmark => Box::new(http::Postmark { token: secret.clone(), stream: settings.stream.clone() }),
+        ProviderKind::Sendgrid => Box::new(http::Sendgrid { key: secret.clone() }),
         ProviderKind::Mailgun => Box::new(http::Mailgun::new(settings, secret.clone())?),
-        ProviderKind::Resend => Box::new(http::Resend::new(secret.clone())),
+        ProviderKind::Resend => Box::new(http::Resend { key: secret.clone() }),
     };
     Ok(Box::new(HttpProvider::new(*kind, api, base.ok_or(ConnectionFault::Setup)?, client)?))
 }

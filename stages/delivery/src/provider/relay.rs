@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use async_trait::async_trait;
-use memchr::memmem;
 
 use super::{Answer, OutgoingMessage, PingFault, PreparedSend, Provider, ProviderKind, Refused, SendResult, Signing};
 use smtp::classify::classify;
@@ -68,13 +67,9 @@ const MESSAGE_ID_MAX: usize = 255;
 /// The value of the Message-ID field, which our renderer writes on one line.
 pub(super) fn message_id(message: &SmtpMessage) -> Option<String> {
     const NAME: &[u8] = b"message-id:";
-    let header = message.header();
-    let is_name = |at: usize| header.get(at..at + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
-    let start =
-        if is_name(0) { 0 } else { memmem::find_iter(header, b"\n").map(|at| at + 1).find(|at| is_name(*at))? };
-    let value = &header[start + NAME.len()..];
-    let line = &value[..memmem::find(value, b"\r\n").unwrap_or(value.len())];
-    let text = std::str::from_utf8(line.trim_ascii()).ok()?;
+    let is_id = |line: &&[u8]| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
+    let line = message.header().split(|octet| *octet == b'\n').find(is_id)?;
+    let text = std::str::from_utf8(line[NAME.len()..].trim_ascii()).ok()?;
     (!text.is_empty() && text.len() <= MESSAGE_ID_MAX).then(|| text.to_owned())
 }
 

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use futures::future::join_all;
 use runner::{StageError, Sweep, SweepSchedule};
+use runtime::column;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -34,17 +35,6 @@ impl Sweep for ReportHealth {
         if reports.is_empty() {
             return Ok(0);
         }
-        let (mut tenants, mut ids): (Vec<Uuid>, Vec<Uuid>) = Default::default();
-        let (mut open, mut served): (Vec<Option<DateTime<Utc>>>, Vec<Option<DateTime<Utc>>>) = Default::default();
-        let (mut classes, mut failed): (Vec<Option<String>>, Vec<Option<DateTime<Utc>>>) = Default::default();
-        for ((tenant, id, _), _, report) in &reports {
-            tenants.push(*tenant);
-            ids.push(*id);
-            open.push(report.open_until);
-            served.push(report.served_at);
-            classes.push(report.failure.map(|(class, _)| class.to_owned()));
-            failed.push(report.failure.map(|(_, at)| at));
-        }
         // A connection that is removed meanwhile has no health. Several versions of one may be in memory.
         sqlx::query!(
             "insert into connection_health as h (tenant_id, connection_id, open_until, error_class, failed_at, served_at)
@@ -56,12 +46,12 @@ impl Sweep for ReportHealth {
              on conflict (tenant_id, connection_id) do update
              set open_until = excluded.open_until, error_class = coalesce(excluded.error_class, h.error_class),
                  failed_at = coalesce(excluded.failed_at, h.failed_at), served_at = coalesce(excluded.served_at, h.served_at)",
-            &tenants,
-            &ids,
-            &open as &[Option<DateTime<Utc>>],
-            &classes as &[Option<String>],
-            &failed as &[Option<DateTime<Utc>>],
-            &served as &[Option<DateTime<Utc>>],
+            &column(&reports, |((tenant, ..), ..)| *tenant),
+            &column(&reports, |((_, id, _), ..)| *id),
+            &column(&reports, |(.., report)| report.open_until) as &[Option<DateTime<Utc>>],
+            &column(&reports, |(.., report)| report.failure.map(|(class, _)| class)) as &[Option<&str>],
+            &column(&reports, |(.., report)| report.failure.map(|(_, at)| at)) as &[Option<DateTime<Utc>>],
+            &column(&reports, |(.., report)| report.served_at) as &[Option<DateTime<Utc>>],
         )
         .execute(&self.pool)
         .await?;

@@ -59,7 +59,8 @@ pub(super) fn facts(
         };
         Publication::json(subjects::signal(SOURCE), signal.signal_id.to_string(), &signal)
     };
-    magic_signals(address, || first_link(message, tokens)).into_iter().map(publication).collect()
+    let link = || first_link(message, tokens).unwrap_or_else(|| (format!("https://{MAGIC_DOMAIN}/"), 0));
+    magic_signals(address, link).into_iter().map(publication).collect()
 }
 
 /// The signals a recipient causes. A click includes an open.
@@ -78,21 +79,18 @@ fn magic_signals(address: &str, link: impl FnOnce() -> (String, u16)) -> Vec<Sig
     }
 }
 
-/// The target of a message's first tracked link, or a URL of the sandbox if it has none.
-fn first_link(message: &SmtpMessage, tokens: &TokenKeys) -> (String, u16) {
-    let nowhere = || (format!("https://{MAGIC_DOMAIN}/"), 0);
-    let Some(parsed) = MessageParser::default().parse(message.as_bytes()) else { return nowhere() };
+/// The target and the number of a message's first tracked link.
+fn first_link(message: &SmtpMessage, tokens: &TokenKeys) -> Option<(String, u16)> {
+    let parsed = MessageParser::default().parse(message.as_bytes())?;
     let html = parsed.parts.iter().find_map(|part| match &part.body {
-        PartType::Html(html) => Some(html.to_string()),
+        PartType::Html(html) => Some(html),
         _ => None,
-    });
-    let html = html.unwrap_or_default();
-    let clicked = html.split("/t/c/").skip(1).find_map(|rest| {
+    })?;
+    html.split("/t/c/").skip(1).find_map(|rest| {
         let token = rest.split(|c: char| !(c.is_ascii_alphanumeric() || "-_.~".contains(c))).next()?;
         let claims = tokens.open(Purpose::Click, token).ok()?;
         claims.click().map(|(link, url)| (url.to_owned(), link))
-    });
-    clicked.unwrap_or_else(nowhere)
+    })
 }
 
 #[cfg(test)]

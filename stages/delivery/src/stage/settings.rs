@@ -90,24 +90,20 @@ const LEDGER_MARGIN: Duration = Duration::from_secs(20);
 impl Settings {
     /// Checks the rules between settings.
     pub(super) fn check(&self) -> Result<(), SmtpSettingsError> {
-        if self.delivery_workers == 0 {
-            return Err(SmtpSettingsError::Value("delivery needs at least one worker"));
+        const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+        let ceiling_fits = self.pace_ceiling == 0.0 || (pace::FLOOR..=1e6).contains(&self.pace_ceiling);
+        let provider_fits = self.provider_connections > 0 && self.provider_ping_interval >= Duration::from_secs(1);
+        let rules = [
+            (self.delivery_workers > 0, "delivery needs at least one worker"),
+            (self.smtp_final_timeout >= TIMEOUT_MIN, "smtp-final-timeout is too short to send anything"),
+            (ceiling_fits, "pace-ceiling must be 0, or 0.1 to 1000000"),
+            (provider_fits, "provider-connections and provider-ping-interval must be at least one"),
+            (self.provider_timeout >= TIMEOUT_MIN, "provider-timeout is too short to send anything"),
+        ];
+        match rules.into_iter().find(|(is_kept, _)| !is_kept) {
+            Some((_, rule)) => Err(SmtpSettingsError::Value(rule)),
+            None => Ok(()),
         }
-        if self.smtp_final_timeout < Duration::from_millis(100) {
-            return Err(SmtpSettingsError::Value("smtp-final-timeout is too short to send anything"));
-        }
-        if !(0.0..=1e6).contains(&self.pace_ceiling) || (self.pace_ceiling > 0.0 && self.pace_ceiling < pace::FLOOR) {
-            return Err(SmtpSettingsError::Value("pace-ceiling must be 0, or 0.1 to 1000000"));
-        }
-        if self.provider_connections == 0 || self.provider_ping_interval < Duration::from_secs(1) {
-            return Err(SmtpSettingsError::Value(
-                "provider-connections and provider-ping-interval must be at least one",
-            ));
-        }
-        if self.provider_timeout < Duration::from_millis(100) {
-            return Err(SmtpSettingsError::Value("provider-timeout is too short to send anything"));
-        }
-        Ok(())
     }
 
     /// The pacer with its limits.

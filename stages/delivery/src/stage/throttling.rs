@@ -127,58 +127,46 @@ fn was_attempted(send: &SendAttempt) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        Class::{Block, Configuration, Hard, MailboxFull, Temporary, Throttled, Unreachable},
+        Feedback::{Deferred, Good, Silent},
+        *,
+    };
     use rstest::rstest;
+
+    fn defer(class: Class, scope: Scope) -> ReplyDecision {
+        ReplyDecision::defer(class, scope)
+    }
+
+    fn fail(class: Class) -> ReplyDecision {
+        ReplyDecision::fail(class)
+    }
 
     fn answer(code: Option<i16>, enhanced: &str, text: &str) -> Answer {
         Answer { code, enhanced: Some(enhanced.to_owned()), text: Some(text.to_owned()) }
     }
 
     #[rstest]
-    #[case::throttled(
-        ReplyDecision::defer(Class::Throttled, Scope::Domain),
-        answer(Some(421), "4.7.28", "slow down"),
-        Feedback::Deferred
-    )]
-    #[case::local_error(
-        ReplyDecision::defer(Class::Temporary, Scope::Recipient),
-        answer(Some(451), "4.3.0", "later"),
-        Feedback::Deferred
-    )]
-    #[case::going_down(
-        ReplyDecision::defer(Class::Temporary, Scope::Connection),
-        answer(Some(421), "4.3.2", "closing"),
-        Feedback::Deferred
-    )]
-    #[case::lost(ReplyDecision::defer(Class::Temporary, Scope::Connection), answer(None, "", ""), Feedback::Silent)]
+    #[case::throttled(defer(Throttled, Scope::Domain), answer(Some(421), "4.7.28", "slow down"), Deferred)]
+    #[case::local_error(defer(Temporary, Scope::Recipient), answer(Some(451), "4.3.0", "later"), Deferred)]
+    #[case::going_down(defer(Temporary, Scope::Connection), answer(Some(421), "4.3.2", "closing"), Deferred)]
+    #[case::lost(defer(Temporary, Scope::Connection), answer(None, "", ""), Silent)]
     #[case::relay_denied(
-        ReplyDecision::defer(Class::Configuration, Scope::Recipient),
+        defer(Configuration, Scope::Recipient),
         answer(Some(554), "5.7.1", "Relay access denied"),
-        Feedback::Silent
+        Silent
     )]
-    #[case::greylisted(
-        ReplyDecision::defer(Class::Temporary, Scope::Recipient),
-        answer(Some(450), "4.7.1", "try again"),
-        Feedback::Silent
-    )]
-    #[case::in_words(
-        ReplyDecision::defer(Class::Temporary, Scope::Recipient),
-        answer(Some(451), "4.3.0", "Greylisted"),
-        Feedback::Silent
-    )]
-    #[case::full(
-        ReplyDecision::defer(Class::MailboxFull, Scope::Recipient),
-        answer(Some(452), "4.2.2", "full"),
-        Feedback::Good
-    )]
+    #[case::greylisted(defer(Temporary, Scope::Recipient), answer(Some(450), "4.7.1", "try again"), Silent)]
+    #[case::in_words(defer(Temporary, Scope::Recipient), answer(Some(451), "4.3.0", "Greylisted"), Silent)]
+    #[case::full(defer(MailboxFull, Scope::Recipient), answer(Some(452), "4.2.2", "full"), Good)]
     #[case::too_much_for_one_mailbox(
-        ReplyDecision::defer(Class::Throttled, Scope::Recipient),
+        defer(Throttled, Scope::Recipient),
         answer(Some(450), "4.2.1", "receiving mail at a rate"),
-        Feedback::Good
+        Good
     )]
-    #[case::relay(ReplyDecision::defer(Class::Unreachable, Scope::Relay), answer(None, "", ""), Feedback::Silent)]
-    #[case::no_such_user(ReplyDecision::fail(Class::Hard), answer(Some(550), "5.1.1", "no"), Feedback::Good)]
-    #[case::blocked(ReplyDecision::fail(Class::Block), answer(Some(550), "5.7.1", "no"), Feedback::Silent)]
+    #[case::relay(defer(Unreachable, Scope::Relay), answer(None, "", ""), Silent)]
+    #[case::no_such_user(fail(Hard), answer(Some(550), "5.1.1", "no"), Good)]
+    #[case::blocked(fail(Block), answer(Some(550), "5.7.1", "no"), Silent)]
     fn only_answers_of_the_receiver_change_its_pace(
         #[case] decision: ReplyDecision,
         #[case] answer: Answer,

@@ -55,12 +55,10 @@ pub(super) async fn absorb(
 /// The send of each fact: the one it names, if it is this tenant's and was sent by this provider; else the one with the provider's message
 /// id.
 async fn find(db: &mut PgConnection, items: &[IncomingFact]) -> sqlx::Result<Vec<Option<Uuid>>> {
-    let places: Vec<i32> = (0..items.len()).filter_map(|place| i32::try_from(place).ok()).collect();
     // An answer that names its mail may come by any provider; a message id is known to its own provider only.
     let asked = |item: &IncomingFact| if item.send_id.is_some() { item.carrier() } else { item.provider };
-    let rows = sqlx::query_file!(
+    let found = sqlx::query_file_scalar!(
         "queries/find_sends.sql",
-        &places,
         &column(items, |item| item.tenant_id),
         &column(items, asked) as &[Option<&str>],
         &column(items, |item| item.send_id) as &[Option<Uuid>],
@@ -69,12 +67,6 @@ async fn find(db: &mut PgConnection, items: &[IncomingFact]) -> sqlx::Result<Vec
     )
     .fetch_all(db)
     .await?;
-    let mut found = vec![None; items.len()];
-    for row in rows {
-        if let Some(slot) = usize::try_from(row.place).ok().and_then(|place| found.get_mut(place)) {
-            // A send's id carries its time: an id of another version is no send's.
-            *slot = row.send_id.filter(|send| SendId(*send).0.get_version_num() == 7);
-        }
-    }
-    Ok(found)
+    // A send's id carries its time: an id of another version is no send's.
+    Ok(found.into_iter().map(|send| send.filter(|send| send.get_version_num() == 7)).collect())
 }

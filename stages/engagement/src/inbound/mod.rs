@@ -94,10 +94,16 @@ struct RawEvent {
     tenant_id: Uuid,
     id: Uuid,
     connection_id: Uuid,
-    provider: &'static str,
+    provider: String,
     raw: Vec<u8>,
     received_at: DateTime<Utc>,
-    starts: i16,
+    attempts: i16,
+}
+
+impl RawEvent {
+    fn provider(&self) -> &'static str {
+        provider_name(&self.provider)
+    }
 }
 
 /// A raw event after reading.
@@ -120,7 +126,9 @@ impl Inbound {
 
     /// Takes, reads and records events; answers how many. `again`: only those that were started before.
     async fn group(&self, at_most: i64, again: bool) -> Result<u64, StageError> {
-        let events = take(&self.pool, at_most, again).await?;
+        let events = sqlx::query_file_as!(RawEvent, "queries/take_inbound.sql", at_most, BYTES, again)
+            .fetch_all(&self.pool)
+            .await?;
         let found = events.len() as u64;
         let mut read = Vec::with_capacity(events.len());
         for event in events {
@@ -159,11 +167,11 @@ impl GroupRecorder for Inbound {
         }
         counts.into_iter().for_each(|((provider, outcome), count)| count_facts(provider, outcome, count));
         for ReadEvent { event, ignored, rejected, .. } in read {
-            count_facts(event.provider, "ignored", *ignored);
+            count_facts(event.provider(), "ignored", *ignored);
             if let Some(reason) = rejected {
                 let outcome = if *reason == FAILED { FAILED } else { "malformed" };
-                tracing::warn!(stage = "engagement", inbound_event = %event.id, provider = event.provider, reason, "cannot be read");
-                count_facts(event.provider, outcome, 1);
+                tracing::warn!(stage = "engagement", inbound_event = %event.id, provider = event.provider(), reason, "cannot be read");
+                count_facts(event.provider(), outcome, 1);
             }
         }
         Ok(())
@@ -191,17 +199,17 @@ impl GroupRecorder for Inbound {
 
     async fn refuse(&self, read: &ReadEvent, error: StageError) {
         let event = &read.event;
-        tracing::error!(stage = "engagement", inbound_event = %event.id, start = event.starts, error = %error.chain(), "cannot be taken");
+        tracing::error!(stage = "engagement", inbound_event = %event.id, start = event.attempts, error = %error.chain(), "cannot be taken");
     }
 }
 
 /// Reads an event. `None`: there was no answer, and another start may give one.
 async fn read_one(mut event: RawEvent, tokens: Arc<TokenKeys>) -> Option<ReadEvent> {
     let nothing = |event, rejected| Some(ReadEvent { event, items: Vec::new(), ignored: 0, rejected: Some(rejected) });
-    if event.starts > STARTS_MAX {
+    if event.attempts > STARTS_MAX {
         return nothing(event, FAILED);
     }
-    match reading::event(event.provider, std::mem::take(&mut event.raw), tokens).await {
+    match reading::event(event.provider(), std::mem::take(&mut event.raw), tokens).await {
         Ok(Ok(told)) => {
             let ignored = told.iter().filter(|told| told.meaning == EventMeaning::Ignored).count() as u64;
             let items = told.into_iter().filter_map(|told| item(&event, told)).collect();
@@ -209,7 +217,7 @@ async fn read_one(mut event: RawEvent, tokens: Arc<TokenKeys>) -> Option<ReadEve
         }
         Ok(Err(malformed)) => nothing(event, malformed.0),
         Err(fault) => {
-            tracing::warn!(stage = "engagement", inbound_event = %event.id, start = event.starts, %fault, "not read yet");
+            tracing::warn!(stage = "engagement", inbound_event = %event.id, start = event.attempts, %fault, "not read yet");
             None
         }
     }
@@ -232,23 +240,6 @@ impl Stage for Inbound {
     }
 }
 
-/// Takes due raw events; those that another process has locked are left to it.
-async fn take(pool: &PgPool, at_most: i64, again: bool) -> sqlx::Result<Vec<RawEvent>> {
-    let rows = sqlx::query_file!("queries/take_inbound.sql", at_most, BYTES, again).fetch_all(pool).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| RawEvent {
-            tenant_id: row.tenant_id,
-            id: row.id,
-            connection_id: row.connection_id,
-            provider: provider_name(&row.provider),
-            raw: row.raw,
-            received_at: row.received_at,
-            starts: row.attempts,
-        })
-        .collect())
-}
-
 /// A provider's name, from the closed set.
 fn provider_name(provider: &str) -> &'static str {
     ProviderKind::HTTP.into_iter().find(|known| *known == provider).unwrap_or("other")
@@ -257,7 +248,7 @@ fn provider_name(provider: &str) -> &'static str {
 /// A fact of a raw event; `None` for what is not kept.
 fn item(event: &RawEvent, told: ProviderEvent) -> Option<IncomingFact> {
     // Derived from the connection, so that one tenant cannot make up the id of another's fact.
-    let id = Uuid::new_v5(&event.connection_id, format!("{} {}", event.provider, told.event).as_bytes());
+    let id = Uuid::new_v5(&event.connection_id, format!("{} {}", event.provider(), told.event).as_bytes());
     // A provider's clock may be ahead: no fact is later than its report, within five minutes.
     let at = told.at.map_or(event.received_at, |at| at.min(event.received_at + TimeDelta::minutes(5)));
     let signal = match told.meaning {
@@ -277,7 +268,7 @@ fn item(event: &RawEvent, told: ProviderEvent) -> Option<IncomingFact> {
         id,
         tenant_id: event.tenant_id,
         send_id: told.send_id,
-        provider: Some(event.provider),
+        provider: Some(event.provider()),
         message_id: told.message_id,
         at,
         signal,

@@ -13,7 +13,7 @@ use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 use feedback::report::{Arrival, HEAD_BYTES, MailReport, ReportFinding};
 use runner::Deps;
 use runtime::Counter;
-use schemas::{SignalKind, token::TokenKeys};
+use schemas::token::TokenKeys;
 use smtp::server::{
     BareLineEnds, MailFault, MailHandler, MailProtocol, ReceivedMail, SmtpAnswer, SmtpServerSettings, tls_acceptor,
 };
@@ -160,13 +160,13 @@ impl MailHandler for InboundStore {
     }
 }
 
-/// What a report may say. Without a return path ([`feedback::report::Proofs::is_returned`]) it does what a click on the link to leave by
+/// What a report may say. Without a return path ([`feedback::report::Proofs::is_returned`]) it does what a click on the unsubscribe link
 /// does, no more: it may come from anybody the mail was forwarded to.
 fn admitted(report: MailReport, arrival: Arrival, send_id: Uuid, tokens: &TokenKeys) -> ReportFinding {
     let is_returned = arrival == Arrival::ReturnPath || report.proofs.is_returned(send_id, tokens);
     match report.finding {
         ReportFinding::Fact(kind) if !is_returned && ledger::suppresses(&kind) => {
-            ReportFinding::Fact(SignalKind::Unsubscribed { method: "provider".to_owned() })
+            ReportFinding::Fact(feedback::opt_out())
         }
         finding => finding,
     }

@@ -3,21 +3,17 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use engagement::Settings;
 use feedback::SOURCE;
 use runtime::Publication;
 use schemas::{
-    Classification, InboundAnnounced, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream,
-    token::TokenKeys,
+    InboundAnnounced, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream, token::TokenKeys,
 };
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
-use stage_rig::{Person, Rig, Tenant, rows_in_vain, settings, until};
+use stage_rig::{Person, Rig, Tenant, rows_in_vain, until};
 use uuid::Uuid;
 
-async fn start(rig: &Rig) {
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
-}
+use super::{batch_to, rows, run, start};
 
 /// A tenant with its own account, and a batch of sends that went out by it.
 struct Mailed {
@@ -33,34 +29,33 @@ impl Mailed {
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
         let people = rig.people(&tenant, count).await;
-        let list = rig.audience(&tenant, "list", &[]).await;
-        let campaign = rig.campaign(&tenant, list).await;
-        let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
+        let batch = batch_to(&rig, &tenant, &people).await;
         Self { rig, tenant, people, batch, connection: new_id() }
+    }
+
+    async fn sent(count: usize) -> Self {
+        let mailed = Self::new(count).await;
+        mailed.in_state("sent").await;
+        mailed
     }
 
     /// As delivery would have left all of them.
     async fn in_state(&self, state: &'static str) {
-        sqlx::query(
+        run!(
+            &self.rig.pool,
             "update sends set state = $1, fenced_at = now() - interval '1 minute', provider = 'postmark',
                               decided_at = case $1 when 'sent' then now() when 'unknown' then now() - interval '2 hours' end",
-        )
-        .bind(state)
-        .execute(&self.rig.pool)
-        .await
-        .unwrap();
+            [state]
+        );
         let open = matches!(state, "queued" | "fenced");
-        sqlx::query(
+        run!(
+            &self.rig.pool,
             "update batches set queued = 0, state = case when $1 then 'announced' else 'done' end,
                     announce_after = case when $1 then now() + interval '1 hour' end, done_at = case when $1 then null else now() end,
                     sent = case $2 when 'sent' then size else 0 end, unknown = case $2 when 'unknown' then size else 0 end,
                     fenced = case $2 when 'fenced' then size else 0 end",
-        )
-        .bind(open)
-        .bind(state)
-        .execute(&self.rig.pool)
-        .await
-        .unwrap();
+            [open, state]
+        );
         self.counted_by_delivery().await;
     }
 
@@ -77,7 +72,8 @@ impl Mailed {
 
     /// These went by SMTP, as delivery books it: what is accepted counts as delivered.
     async fn went_by_smtp(&self, sends: &[Uuid]) {
-        sqlx::query(
+        run!(
+            &self.rig.pool,
             "with moved as (
                  update sends set provider = 'smtp' where id = any($1) returning tenant_id, decided_at
              ), booked as (
@@ -85,11 +81,8 @@ impl Mailed {
              )
              insert into rollups (tenant_id, hour, kind, event, shard, count)
              select tenant_id, date_trunc('hour', decided_at, 'UTC'), 'campaign', 'delivered', 0, count(*) from moved group by 1, 2",
-        )
-        .bind(sends)
-        .execute(&self.rig.pool)
-        .await
-        .unwrap();
+            [sends]
+        );
     }
 
     fn send(&self, ordinal: u16) -> Uuid {
@@ -102,18 +95,18 @@ impl Mailed {
     }
 
     async fn told_by(&self, tenant: Uuid, provider: &str, raw: &[u8]) {
-        sqlx::query(
+        run!(
+            &self.rig.pool,
             "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw)
              values ($1, $2, $3, $4, $2::text, '', $5)",
-        )
-        .bind(tenant)
-        .bind(new_id())
-        .bind(self.connection)
-        .bind(provider)
-        .bind(raw)
-        .execute(&self.rig.pool)
-        .await
-        .unwrap();
+            [tenant, new_id(), self.connection, provider, raw]
+        );
+    }
+
+    /// Starts the stage, which handles every raw event.
+    async fn handle_all(&self) {
+        start(&self.rig).await;
+        self.all_handled().await;
     }
 
     async fn all_handled(&self) {
@@ -171,8 +164,7 @@ const FULL: &str = "smtp;452 4.2.2 The mailbox is over quota";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_provider_tells_becomes_facts_once() {
-    let mailed = Mailed::new(5).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(5).await;
     let at = Utc::now() - TimeDelta::hours(1);
     mailed.told(&delivery(mailed.send(0), at)).await;
     mailed.told(&delivery(mailed.send(0), at)).await;
@@ -181,13 +173,9 @@ async fn what_a_provider_tells_becomes_facts_once() {
     mailed.told(&bounce(mailed.send(2), 2, POLICY, at)).await;
     mailed.told(&bounce(mailed.send(3), 3, FULL, at)).await;
     mailed.told(&bounce(mailed.send(3), 3, FULL, at)).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     let facts: Vec<(bool, bool)> =
-        sqlx::query_as("select delivered_at is not null, bounced_at is not null from sends order by id")
-            .fetch_all(&mailed.rig.pool)
-            .await
-            .unwrap();
+        rows(&mailed.rig, "select delivered_at is not null, bounced_at is not null from sends order by id").await;
     assert_eq!(facts, [(true, false), (true, true), (false, true), (false, true), (false, false)]);
     let classes: Vec<String> =
         sqlx::query_scalar("select detail->>'class' from events where type = 'bounced' order by send_id")
@@ -197,16 +185,14 @@ async fn what_a_provider_tells_becomes_facts_once() {
     assert_eq!(classes, ["hard", "block", "soft"]);
     assert_eq!(mailed.number("select count(*) from events where type = 'bounced'").await, 3);
     // Only who does not exist is suppressed.
-    let suppressed: Vec<(String, String)> =
-        sqlx::query_as("select address, reason from suppressions").fetch_all(&mailed.rig.pool).await.unwrap();
+    let suppressed: Vec<(String, String)> = rows(&mailed.rig, "select address, reason from suppressions").await;
     assert_eq!(suppressed, [(mailed.people[1].address.clone(), "hard_bounce".to_owned())]);
     mailed.assert_books().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_later_bounce_takes_a_mail_off_what_is_delivered() {
-    let mailed = Mailed::new(4).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(4).await;
     mailed.went_by_smtp(&[mailed.send(2), mailed.send(3)]).await;
     mailed.assert_books().await;
     let at = Utc::now();
@@ -248,8 +234,7 @@ async fn a_later_bounce_takes_a_mail_off_what_is_delivered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_notification_is_enough_and_none_is_needed() {
-    let mailed = Mailed::new(1).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(1).await;
     start(&mailed.rig).await;
     mailed.told(&delivery(mailed.send(0), Utc::now())).await;
     mailed.all_handled().await;
@@ -261,17 +246,13 @@ async fn a_notification_is_enough_and_none_is_needed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_cannot_be_read_costs_itself_only() {
-    let mailed = Mailed::new(1).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(1).await;
     mailed.told(&json!({"RecordType": "Delivery"})).await;
     mailed.told_by(mailed.tenant.id, "mailgun", b"\xff\x00 no json").await;
     mailed.told(&delivery(mailed.send(0), Utc::now())).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
-    let states: Vec<(String, Option<String>)> = sqlx::query_as("select state, reason from inbound_events order by id")
-        .fetch_all(&mailed.rig.pool)
-        .await
-        .unwrap();
+    mailed.handle_all().await;
+    let states: Vec<(String, Option<String>)> =
+        rows(&mailed.rig, "select state, reason from inbound_events order by id").await;
     let states: Vec<(&str, Option<&str>)> =
         states.iter().map(|(state, reason)| (state.as_str(), reason.as_deref())).collect();
     assert_eq!(states, [("rejected", Some("names_no_mail")), ("rejected", Some("not_json")), ("handled", None)]);
@@ -280,8 +261,7 @@ async fn an_event_that_cannot_be_read_costs_itself_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_started_too_often_is_set_aside_and_the_others_are_recorded() {
-    let mailed = Mailed::new(3).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(3).await;
     for ordinal in 0..3 {
         mailed.told(&delivery(mailed.send(ordinal), Utc::now())).await;
     }
@@ -290,8 +270,7 @@ async fn an_event_started_too_often_is_set_aside_and_the_others_are_recorded() {
         .execute(&mailed.rig.pool)
         .await
         .unwrap();
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     assert_eq!(mailed.number("select count(*) from inbound_events where state = 'handled'").await, 2);
     assert_eq!(
         mailed.number("select count(*) from inbound_events where state = 'rejected' and reason = 'failed'").await,
@@ -327,30 +306,20 @@ async fn a_fact_that_comes_before_its_send_waits_for_it_and_joins_once() {
     mailed.rig.publish(vec![Publication::json(subjects::signal("tracking"), id, &opened).unwrap()]).await;
     until("the open waits", async || mailed.number("select count(*) from pending_facts").await == 3).await;
     // Now both commit.
-    sqlx::query(
+    run!(
+        &mailed.rig.pool,
         "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, sent, state, done_at)
          select tenant_id, $2, month, 'transactional', 'priority', classification, content_id, sender_id, 1, 1, 'done', now()
          from batches where id = $1",
-    )
-    .bind(mailed.batch)
-    .bind(later)
-    .execute(&mailed.rig.pool)
-    .await
-    .unwrap();
-    sqlx::query("insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', now())")
-        .bind(mailed.tenant.id)
-        .bind(later)
-        .bind(SendId(later).month())
-        .bind(mailed.people[0].id)
-        .execute(&mailed.rig.pool)
-        .await
-        .unwrap();
+        [mailed.batch, later]
+    );
+    run!(
+        &mailed.rig.pool,
+        "insert into sends (tenant_id, id, month, contact_id, state, decided_at) values ($1, $2, $3, $4, 'sent', now())",
+        [mailed.tenant.id, later, SendId(later).month(), mailed.people[0].id]
+    );
     mailed.in_state("sent").await;
-    sqlx::query("update sends set provider_message_id = 'pm-' || id where id = $1")
-        .bind(mailed.send(0))
-        .execute(&mailed.rig.pool)
-        .await
-        .unwrap();
+    run!(&mailed.rig.pool, "update sends set provider_message_id = 'pm-' || id where id = $1", [mailed.send(0)]);
     sqlx::query("update pending_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
     until("nothing waits", async || mailed.number("select count(*) from pending_facts").await == 0).await;
     assert_eq!(mailed.number("select count(delivered_at) from sends").await, 2);
@@ -366,8 +335,7 @@ async fn a_fact_whose_send_never_comes_is_given_up_and_stays_to_be_seen() {
     let mut unnamed = delivery(new_batch_id(), Utc::now());
     unnamed["Metadata"] = json!({});
     mailed.told(&unnamed).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     // Its id would be known soon after the mail left.
     sqlx::query(
         "update pending_facts set pending_since = now() - interval '58 minutes', due_at = now() where send_id is null",
@@ -408,8 +376,7 @@ async fn a_fact_whose_send_never_comes_is_given_up_and_stays_to_be_seen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_tenants_send_and_another_providers_are_nobodys() {
-    let mailed = Mailed::new(2).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(2).await;
     let other = mailed.rig.tenant().await;
     let foreign = delivery(mailed.send(0), Utc::now()).to_string();
     mailed.told_by(other.id, "postmark", foreign.as_bytes()).await;
@@ -419,8 +386,7 @@ async fn another_tenants_send_and_another_providers_are_nobodys() {
         "data": {"email_id": "x", "tags": {"postrider-send": mailed.send(1)}},
     });
     mailed.told_by(mailed.tenant.id, "resend", elsewhere.to_string().as_bytes()).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     assert_eq!(mailed.number("select count(delivered_at) from sends").await, 0);
     assert_eq!(mailed.number("select count(*) from pending_facts").await, 2);
 }
@@ -469,14 +435,12 @@ async fn evidence_that_came_while_a_send_was_in_hand_settles_it_when_it_ends_in_
     assert_eq!(mailed.number("select count(delivered_at) from sends").await, 2);
     assert_eq!(mailed.number("select count(*) from pending_facts where reason = 'undecided_send'").await, 2);
     // The one ends in doubt, the other goes back to be tried once more.
-    sqlx::query(
+    run!(
+        &mailed.rig.pool,
         "update sends set doubtful = 1, state = case when id = $1 then 'unknown' else 'queued' end,
                           decided_at = case when id = $1 then now() end",
-    )
-    .bind(mailed.send(0))
-    .execute(&mailed.rig.pool)
-    .await
-    .unwrap();
+        [mailed.send(0)]
+    );
     sqlx::query("update batches set fenced = 0, unknown = 1, queued = 1").execute(&mailed.rig.pool).await.unwrap();
     mailed.counted_by_delivery().await;
     sqlx::query("update pending_facts set due_at = now()").execute(&mailed.rig.pool).await.unwrap();
@@ -489,8 +453,7 @@ async fn evidence_that_came_while_a_send_was_in_hand_settles_it_when_it_ends_in_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_knows_the_old_consumer_takes_the_new_one() {
     use async_nats::jetstream::consumer::{AckPolicy, pull};
-    let mailed = Mailed::new(1).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(1).await;
     let rig = &mailed.rig;
     let old = pull::Config {
         durable_name: Some("engagement-priority".to_owned()),
@@ -521,8 +484,7 @@ async fn a_server_that_knows_the_old_consumer_takes_the_new_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_processes_take_each_event_once() {
-    let mailed = Mailed::new(200).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(200).await;
     let at = Utc::now();
     for ordinal in 0..200 {
         mailed.told(&delivery(mailed.send(ordinal), at)).await;
@@ -562,15 +524,14 @@ fn letter(id: &str, in_reply_to: &str, more: Option<(&str, &str)>) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers() {
-    let mailed = Mailed::new(4).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(4).await;
     // The first went by the relay: whoever takes in the tenant's mail did not carry it.
     mailed.went_by_smtp(&[mailed.send(0)]).await;
-    sqlx::query("update sends set provider = 'ses', provider_message_id = '0100-7b2c' where id = $1")
-        .bind(mailed.send(1))
-        .execute(&mailed.rig.pool)
-        .await
-        .unwrap();
+    run!(
+        &mailed.rig.pool,
+        "update sends set provider = 'ses', provider_message_id = '0100-7b2c' where id = $1",
+        [mailed.send(1)]
+    );
     let ours = |at| message_id(mailed.send(at));
     for _ in 0..2 {
         mailed.told(&letter("a", &ours(0), None)).await;
@@ -589,8 +550,7 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
     // Another tenant's account names a mail of this one.
     let other = mailed.rig.tenant().await;
     mailed.told_by(other.id, "postmark", letter("f", &ours(3), None).to_string().as_bytes()).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     let replied = "select count(*) from sends where replied_at is not null";
     assert_eq!(mailed.number(replied).await, 2);
     let events = "select count(*) from events where type = 'replied'";
@@ -611,8 +571,7 @@ async fn an_answer_that_a_provider_took_in_is_a_fact_about_the_mail_it_answers()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_names_only_a_mail_whose_proof_it_has() {
-    let mailed = Mailed::new(3).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(3).await;
     // The first recipient knows his own Message-ID and return path, and computes the ids of the other sends from it.
     let (own, other) = (mailed.send(0), mailed.send(1));
     let tokens = tokens();
@@ -631,8 +590,7 @@ async fn an_answer_names_only_a_mail_whose_proof_it_has() {
         mailed.told(raw).await;
     }
     mailed.told(&letter("e", &own_id, None)).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     let replied: Vec<Uuid> = sqlx::query_scalar("select id from sends where replied_at is not null")
         .fetch_all(&mailed.rig.pool)
         .await
@@ -666,16 +624,15 @@ fn unsubscribed(send: Uuid, address: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
-    let mailed = Mailed::new(6).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(6).await;
     drop_months(&mailed.rig).await;
     let address = |n: usize| mailed.people[n].address.clone();
     // This recipient has opted in again since.
-    sqlx::query("update contacts set opted_in_at = now() + interval '1 minute' where address = $1")
-        .bind(address(4))
-        .execute(&mailed.rig.pool)
-        .await
-        .unwrap();
+    run!(
+        &mailed.rig.pool,
+        "update contacts set opted_in_at = now() + interval '1 minute' where address = $1",
+        [address(4)]
+    );
     // A version 7 id of five years ago: that month was never in the ledger.
     let five_years_ago = (Utc::now() - TimeDelta::days(1_800)).timestamp_millis();
     let no_month = Uuid::from_u128(u128::try_from(five_years_ago).unwrap() << 80 | 7 << 76 | 2 << 62);
@@ -697,13 +654,9 @@ async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
         mailed.told(&raw).await;
         mailed.told(&raw).await;
     }
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     let mut suppressed: Vec<(String, String)> =
-        sqlx::query_as("select address, reason || ' ' || scope || ' ' || source from suppressions")
-            .fetch_all(&mailed.rig.pool)
-            .await
-            .unwrap();
+        rows(&mailed.rig, "select address, reason || ' ' || scope || ' ' || source from suppressions").await;
     suppressed.sort();
     let mut expected = [
         (address(0), "unsubscribe marketing recipient".to_owned()),
@@ -728,8 +681,7 @@ async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hard_bounce_that_names_no_mail_suppresses_contacts_only() {
-    let mailed = Mailed::new(2).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(2).await;
     // As SendGrid reports what came back late: without an id, for all systems that send by the account.
     let late = |address: &str, status: &str, reason: &str| {
         json!({"email": address, "event": "bounce", "timestamp": Utc::now().timestamp(), "sg_event_id": address,
@@ -742,10 +694,8 @@ async fn a_hard_bounce_that_names_no_mail_suppresses_contacts_only() {
         late(full, "5.2.2", "552 5.2.2 mailbox full"),
     ]);
     mailed.told_by(mailed.tenant.id, "sendgrid", raw.to_string().as_bytes()).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
-    let suppressed: Vec<(String, String)> =
-        sqlx::query_as("select address, reason from suppressions").fetch_all(&mailed.rig.pool).await.unwrap();
+    mailed.handle_all().await;
+    let suppressed: Vec<(String, String)> = rows(&mailed.rig, "select address, reason from suppressions").await;
     assert_eq!(suppressed, [(gone.clone(), "hard_bounce".to_owned())]);
     assert_eq!(mailed.number("select count(*) from pending_facts").await, 0);
     assert_eq!(mailed.number("select count(*) from inbound_events where state = 'handled'").await, 1);
@@ -755,18 +705,14 @@ async fn a_hard_bounce_that_names_no_mail_suppresses_contacts_only() {
 async fn no_tenant_waits_for_the_backlog_of_another() {
     let mailed = Mailed::new(1).await;
     let other = mailed.rig.tenant().await;
-    sqlx::query(
+    run!(
+        &mailed.rig.pool,
         "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw)
          select $1, gen_random_uuid(), $2, 'postmark', n::text, '', '{\"RecordType\":\"Open\"}' from generate_series(1, 1500) n",
-    )
-    .bind(mailed.tenant.id)
-    .bind(mailed.connection)
-    .execute(&mailed.rig.pool)
-    .await
-    .unwrap();
+        [mailed.tenant.id, mailed.connection]
+    );
     mailed.told_by(other.id, "postmark", br#"{"RecordType":"Open"}"#).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     let before = "select count(*) from inbound_events e, inbound_events o
                   where o.dedupe_key = o.id::text and e.handled_at < o.handled_at";
     assert_eq!(mailed.number(before).await, 0, "it is in the first group");
@@ -801,17 +747,14 @@ async fn no_tenant_waits_for_the_pending_facts_of_another() {
     let mailed = Mailed::new(1).await;
     let other = mailed.rig.tenant().await;
     // Old ones are tried once an hour.
-    sqlx::query(
+    run!(
+        &mailed.rig.pool,
         "insert into pending_facts (tenant_id, id, reason, send_id, occurred_at, pending_since, due_at)
          select t, gen_random_uuid(), 'unknown_send', gen_random_uuid(), now(), now() - interval '71 hours', due_at
          from (select $1::uuid as t, now() - interval '1 hour' as due_at from generate_series(1, 1500)
                union all select $2, now()) f",
-    )
-    .bind(mailed.tenant.id)
-    .bind(other.id)
-    .execute(&mailed.rig.pool)
-    .await
-    .unwrap();
+        [mailed.tenant.id, other.id]
+    );
     start(&mailed.rig).await;
     let left = "select count(*) from pending_facts where attempts = 0";
     until("each is tried", async || mailed.number(left).await == 0).await;
@@ -827,20 +770,15 @@ async fn no_tenant_waits_for_the_pending_facts_of_another() {
 
 #[tokio::test]
 async fn a_pending_fact_of_a_newer_version_waits_for_that_version() {
-    let mailed = Mailed::new(1).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(1).await;
     // The second one only proves that the mail has left: it is done at once, with the first in its group.
-    sqlx::query(
+    run!(
+        &mailed.rig.pool,
         "insert into pending_facts (tenant_id, id, reason, send_id, provider, signal, occurred_at, due_at)
          select $1, gen_random_uuid(), 'unknown_send', $2, 'postmark', s.signal, now(), now()
          from (values ($3::jsonb), (null)) as s (signal)",
-    )
-    .bind(mailed.tenant.id)
-    .bind(SendId::of(mailed.batch, 0).0)
-    .bind(json!({"kind": "of_a_newer_version"}))
-    .execute(&mailed.rig.pool)
-    .await
-    .unwrap();
+        [mailed.tenant.id, SendId::of(mailed.batch, 0).0, json!({"kind": "of_a_newer_version"})]
+    );
     start(&mailed.rig).await;
     until("one is done", async || mailed.number("select count(*) from pending_facts").await == 1).await;
     assert_eq!(mailed.number("select count(*) from pending_facts where signal is not null").await, 1);
@@ -854,8 +792,7 @@ async fn a_pending_fact_of_a_newer_version_waits_for_that_version() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_names_no_send_waits_only_where_events_may_come_without() {
-    let mailed = Mailed::new(1).await;
-    mailed.in_state("sent").await;
+    let mailed = Mailed::sent(1).await;
     sqlx::query("update sends set provider = 'sendgrid', provider_message_id = 'ours'")
         .execute(&mailed.rig.pool)
         .await
@@ -872,8 +809,7 @@ async fn an_event_that_names_no_send_waits_only_where_events_may_come_without() 
         "user-variables": {}, "message": {"headers": {"message-id": "foreign@example.com"}},
     }});
     mailed.told_by(mailed.tenant.id, "mailgun", foreign.to_string().as_bytes()).await;
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     assert_eq!(
         mailed.number("select count(delivered_at) from sends").await,
         1,
@@ -888,9 +824,7 @@ async fn with_a_locked_contact(mailed: &Mailed) -> (Uuid, Uuid, sqlx::Transactio
     let rig = &mailed.rig;
     let other = rig.tenant().await;
     let people = rig.people(&other, 1).await;
-    let list = rig.audience(&other, "list", &[]).await;
-    let campaign = rig.campaign(&other, list).await;
-    let batch = rig.batch(&other, campaign, Classification::Marketing, &people).await.batch_id;
+    let batch = batch_to(rig, &other, &people).await;
     mailed.in_state("sent").await;
     let mut importing = rig.pool.begin().await.unwrap();
     let lock = "select 1 from contacts where id = $1 for update";
@@ -926,8 +860,7 @@ async fn a_locked_contact_delays_the_pending_facts_of_its_tenant_only() {
         unnamed["Metadata"] = json!({});
         mailed.told_by(tenant, "postmark", unnamed.to_string().as_bytes()).await;
     }
-    start(&mailed.rig).await;
-    mailed.all_handled().await;
+    mailed.handle_all().await;
     assert_eq!(mailed.number("select count(*) from pending_facts").await, 2);
     sqlx::query("update sends set provider_message_id = 'pm-' || id").execute(&mailed.rig.pool).await.unwrap();
     let joined = until("the other's complaint is recorded", async || mailed.number(COMPLAINED).await == 1);

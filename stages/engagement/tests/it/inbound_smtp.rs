@@ -2,11 +2,11 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use engagement::{Settings, inbound_smtp};
+use engagement::inbound_smtp;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use schemas::{
-    Classification, SendId, new_batch_id,
+    SendId, new_batch_id,
     token::{Purpose, TokenKeys},
 };
 use stage_rig::{Rig, Tenant, settings, until};
@@ -17,11 +17,13 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use uuid::Uuid;
 
+use super::{all_sent, batch_to, rows, run};
+
 const FEEDBACK: &str = "fbl@postrider.example";
 
 /// Starts the stage, and the server beside it; answers where it listens.
 async fn start(rig: &Rig, arguments: &[&str]) -> SocketAddr {
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    super::start(rig).await;
     listen(rig, arguments).await
 }
 
@@ -37,18 +39,18 @@ fn tokens() -> TokenKeys {
     TokenKeys::derive(&[[7; 32]])
 }
 
+async fn rig_with_mail(count: usize) -> (Rig, Tenant, Uuid) {
+    let rig = Rig::new().await;
+    let (tenant, batch) = mailed(&rig, count).await;
+    (rig, tenant, batch)
+}
+
 /// A tenant and a batch of sends that went out.
 async fn mailed(rig: &Rig, count: usize) -> (Tenant, Uuid) {
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, count).await;
-    let list = rig.audience(&tenant, "list", &[]).await;
-    let campaign = rig.campaign(&tenant, list).await;
-    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
-    sqlx::query("update sends set state = 'sent', decided_at = now()").execute(&rig.pool).await.unwrap();
-    sqlx::query("update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    let batch = batch_to(rig, &tenant, &people).await;
+    all_sent(rig, "now()").await;
     (tenant, batch)
 }
 
@@ -128,8 +130,7 @@ async fn all_read(rig: &Rig, mails: i64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bounce_to_a_return_path_is_a_fact_about_its_send_and_counts_once() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 3).await;
+    let (rig, _, batch) = rig_with_mail(3).await;
     let address = start(&rig, &[]).await;
     let mut client = Client::connect(address).await;
     let (gone, full) = (path(SendId::of(batch, 0)), path(SendId::of(batch, 1)).to_ascii_uppercase());
@@ -152,8 +153,7 @@ async fn a_bounce_to_a_return_path_is_a_fact_about_its_send_and_counts_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bounce_of_mail_whose_process_died_is_kept_until_it_decides() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 1).await;
+    let (rig, _, batch) = rig_with_mail(1).await;
     let run = async |statement: &'static str| sqlx::raw_sql(statement).execute(&rig.pool).await.unwrap();
     run("update sends set state = 'fenced', decided_at = null; update batches set sent = 0, fenced = 1, state = 'announced', done_at = null, announce_after = now() + interval '1 hour'").await;
     let mut client = Client::connect(start(&rig, &[]).await).await;
@@ -176,8 +176,7 @@ async fn a_bounce_of_mail_whose_process_died_is_kept_until_it_decides() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mail_taken_by_a_process_that_died_is_read_by_the_next() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 1).await;
+    let (rig, _, batch) = rig_with_mail(1).await;
     // Listens and reads nothing.
     let mut client = Client::connect(listen(&rig, &[]).await).await;
     let mail = bounce("5.1.1", "550 5.1.1 user unknown");
@@ -185,7 +184,7 @@ async fn a_mail_taken_by_a_process_that_died_is_read_by_the_next() {
     assert_eq!(rig.number("select count(*) from inbound_mails where outcome is null and head is not null").await, 1);
     // As one leaves it that took it and died over it, a minute ago.
     sqlx::query("update inbound_mails set attempts = 1, due_at = now()").execute(&rig.pool).await.unwrap();
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    super::start(&rig).await;
     all_read(&rig, 1).await;
     assert_eq!(rig.number("select count(*) from sends where bounced_at is not null").await, 1);
 }
@@ -193,19 +192,14 @@ async fn a_mail_taken_by_a_process_that_died_is_read_by_the_next() {
 /// What was started and not finished costs no other mail, and is not tried for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mail_started_too_often_is_set_aside_with_its_head() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 3).await;
+    let (rig, _, batch) = rig_with_mail(3).await;
     let mut client = Client::connect(listen(&rig, &[]).await).await;
     for ordinal in 0..3 {
         let mail = bounce("5.1.1", "550 5.1.1 user unknown");
         assert!(client.hand_over("", &path(SendId::of(batch, ordinal)), &mail).await.starts_with("250 "));
     }
-    sqlx::query("update inbound_mails set attempts = 4 where send_id = $1")
-        .bind(SendId::of(batch, 1).0)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    run!(&rig.pool, "update inbound_mails set attempts = 4 where send_id = $1", [SendId::of(batch, 1).0]);
+    super::start(&rig).await;
     until("each mail has its outcome", async || {
         rig.number("select count(*) from inbound_mails where outcome is not null").await == 3
     })
@@ -219,8 +213,7 @@ async fn a_mail_started_too_often_is_set_aside_with_its_head() {
 /// Mails in mails, encoded or not, and parameters without end: read, and the process goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn mails_in_mails_are_read_at_both_addresses() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 2).await;
+    let (rig, _, batch) = rig_with_mail(2).await;
     let address = start(&rig, &[]).await;
     let nested = "Content-Type: message/rfc822\r\n\r\n".repeat(6_000);
     let parameters = format!("Content-Type: multipart/mixed; {}\r\n\r\n", "a1*1=x;".repeat(30_000));
@@ -256,8 +249,7 @@ async fn one_client_cannot_take_all_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_proves_nothing_is_refused_and_nothing_is_stored() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 1).await;
+    let (rig, _, batch) = rig_with_mail(1).await;
     let address = start(&rig, &[]).await;
     let send = SendId::of(batch, 0);
     let forged = format!("{}@send.acme.example", TokenKeys::derive(&[[8; 32]]).return_path_local(send.0));
@@ -282,8 +274,7 @@ async fn an_address_that_proves_nothing_is_refused_and_nothing_is_stored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_that_end_otherwise_than_others_read_them_end_the_connection() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 1).await;
+    let (rig, _, batch) = rig_with_mail(1).await;
     let address = start(&rig, &[]).await;
     let path = path(SendId::of(batch, 0));
     for smuggled in ["Subject: a\r\n\r\nb\n.\nMAIL FROM:<>\r\n", "Subject: a\r\n\r\nb\r.\r\n", "a\r\n.\rMAIL\r\n"] {
@@ -333,8 +324,7 @@ async fn commands_come_in_order_and_within_bounds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_persons_answer_is_counted_and_a_programs_is_kept() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 2).await;
+    let (rig, _, batch) = rig_with_mail(2).await;
     let address = start(&rig, &["--inbound-protocol", "lmtp"]).await;
     let mut client = Client::connect(address).await;
     assert!(client.say("LHLO mx.example").await.starts_with("250 "));
@@ -364,8 +354,7 @@ async fn a_persons_answer_is_counted_and_a_programs_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_complaint_counts_for_the_send_it_proves_to_be_about() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 2).await;
+    let (rig, _, batch) = rig_with_mail(2).await;
     let address = start(&rig, &[]).await;
     let mut client = Client::connect(address).await;
     let proven = report(&format!("Return-Path: <{}>\r\nSubject: a\r\n\r\nb", path(SendId::of(batch, 0))));
@@ -381,8 +370,7 @@ async fn a_complaint_counts_for_the_send_it_proves_to_be_about() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_complaint_that_has_only_the_link_to_leave_by_is_an_opt_out() {
-    let rig = Rig::new().await;
-    let (tenant, batch) = mailed(&rig, 3).await;
+    let (rig, tenant, batch) = rig_with_mail(3).await;
     let mut client = Client::connect(start(&rig, &[]).await).await;
     let link = |ordinal: u16| {
         let token = tokens().seal(Purpose::Unsubscribe, tenant.id, SendId::of(batch, ordinal).0, b"");
@@ -399,10 +387,7 @@ async fn a_complaint_that_has_only_the_link_to_leave_by_is_an_opt_out() {
     }
     all_read(&rig, 3).await;
     let facts: Vec<(bool, bool)> =
-        sqlx::query_as("select unsubscribed_at is not null, complained_at is not null from sends order by id")
-            .fetch_all(&rig.pool)
-            .await
-            .unwrap();
+        rows(&rig, "select unsubscribed_at is not null, complained_at is not null from sends order by id").await;
     assert_eq!(facts, [(true, false), (true, false), (false, true)]);
     assert_eq!(rig.number("select count(*) from suppressions where scope = 'marketing'").await, 2);
     assert_eq!(rig.number("select count(*) from suppressions where reason = 'complaint'").await, 1);
@@ -411,8 +396,7 @@ async fn a_complaint_that_has_only_the_link_to_leave_by_is_an_opt_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
-    let rig = Rig::new().await;
-    let (tenant, batch) = mailed(&rig, 4).await;
+    let (rig, tenant, batch) = rig_with_mail(4).await;
     let contacts: Vec<Uuid> =
         sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
     sqlx::query("delete from sends").execute(&rig.pool).await.unwrap();
@@ -432,13 +416,12 @@ async fn a_report_is_heeded_longer_than_the_ledger_keeps_its_send() {
     for mail in [&opt_out, &opt_out, &complaint, &about(2, b""), &forged] {
         assert!(client.hand_over("fbl@isp.example", FEEDBACK, mail).await.starts_with("250 "));
     }
-    let left: Vec<(Uuid, String, String)> = sqlx::query_as(
+    let left: Vec<(Uuid, String, String)> = rows(
+        &rig,
         "select c.id, c.marketing_status, s.reason || ' ' || s.scope || ' ' || s.source
          from suppressions s join contacts c on c.tenant_id = s.tenant_id and c.address = s.address order by s.reason desc",
     )
-    .fetch_all(&rig.pool)
-    .await
-    .unwrap();
+    .await;
     let expected = [
         (contacts[0], "unsubscribed".to_owned(), "unsubscribe marketing recipient".to_owned()),
         (contacts[1], "subscribed".to_owned(), "complaint all recipient".to_owned()),
@@ -454,8 +437,7 @@ fn bounce_of(header: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_return_path_of_a_dropped_month_needs_proof_in_the_mail() {
-    let rig = Rig::new().await;
-    let (tenant, batch) = mailed(&rig, 2).await;
+    let (rig, tenant, batch) = rig_with_mail(2).await;
     let (contact, address): (Uuid, String) = sqlx::query_as(
         "select c.id, c.address from sends s join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id order by s.id limit 1",
     )
@@ -475,16 +457,14 @@ async fn a_return_path_of_a_dropped_month_needs_proof_in_the_mail() {
     }
     assert_eq!(rig.number("select count(*) from suppressions").await, 0);
     assert!(client.hand_over("", &path(SendId::of(batch, 0)), &of(&tokens())).await.starts_with("250 "));
-    let suppressed: Vec<(String, String)> =
-        sqlx::query_as("select address, reason from suppressions").fetch_all(&rig.pool).await.unwrap();
+    let suppressed: Vec<(String, String)> = rows(&rig, "select address, reason from suppressions").await;
     assert_eq!(suppressed, [(address, "hard_bounce".to_owned())], "before it is answered");
     assert_eq!(rig.number("select count(*) from inbound_mails").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_gives_a_mail_back_had_it() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 1).await;
+    let (rig, _, batch) = rig_with_mail(1).await;
     sqlx::query("update sends set state = 'unknown', fenced_at = now(), doubtful = 1")
         .execute(&rig.pool)
         .await
@@ -501,8 +481,7 @@ async fn a_server_that_gives_a_mail_back_had_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_said_before_tls_does_not_count_after_it() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 1).await;
+    let (rig, _, batch) = rig_with_mail(1).await;
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(vec!["mx.postrider.example".to_owned()]).unwrap();
     let directory = std::env::temp_dir().join(format!("postrider-{}", Uuid::new_v4()));
@@ -538,8 +517,7 @@ async fn what_was_said_before_tls_does_not_count_after_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_to_one_return_path_waits_until_its_mails_are_read() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 2).await;
+    let (rig, _, batch) = rig_with_mail(2).await;
     // Listens and reads nothing.
     let mut client = Client::connect(listen(&rig, &[]).await).await;
     let mail = |n: usize| bounce("5.2.2", &format!("552 5.2.2 mailbox full {n}"));
@@ -550,30 +528,25 @@ async fn mail_to_one_return_path_waits_until_its_mails_are_read() {
     assert!(client.hand_over("", &busy, &mail(20)).await.starts_with("452 4.2.2 "));
     assert!(client.hand_over("", &quiet, &mail(0)).await.starts_with("250 "));
     assert_eq!(rig.number("select count(*) from inbound_mails").await, 21);
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    super::start(&rig).await;
     all_read(&rig, 21).await;
     assert!(client.hand_over("", &busy, &mail(20)).await.starts_with("250 "));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_tenant_waits_for_the_mails_of_another() {
-    let rig = Rig::new().await;
-    let (tenant, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, batch) = rig_with_mail(1).await;
     let other = rig.tenant().await;
-    sqlx::query(
+    run!(
+        &rig.pool,
         "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head, due_at)
          select t, gen_random_uuid(), $2, 'return_path', true, 1, 'x', at
          from (select $1::uuid as t, now() - interval '1 hour' as at from generate_series(1, 60)
                union all select $3, now()) m",
-    )
-    .bind(tenant.id)
-    .bind(SendId::of(batch, 0).0)
-    .bind(other.id)
-    .execute(&rig.pool)
-    .await
-    .unwrap();
+        [tenant.id, SendId::of(batch, 0).0, other.id]
+    );
     // The mails of one group are marked by one transaction, and its id is theirs.
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    super::start(&rig).await;
     all_read(&rig, 61).await;
     let before: i64 = sqlx::query_scalar(
         "select count(*) from inbound_mails m, inbound_mails o
@@ -588,8 +561,7 @@ async fn no_tenant_waits_for_the_mails_of_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_contact_delays_the_mails_of_its_tenant_only() {
-    let rig = Rig::new().await;
-    let (_, batch) = mailed(&rig, 1).await;
+    let (rig, _, batch) = rig_with_mail(1).await;
     let (_, other) = mailed(&rig, 1).await;
     // Listens and reads nothing.
     let mut client = Client::connect(listen(&rig, &[]).await).await;
@@ -601,7 +573,7 @@ async fn a_locked_contact_delays_the_mails_of_its_tenant_only() {
     let mut importing = rig.pool.begin().await.unwrap();
     let lock = "select 1 from contacts where id = (select contact_id from sends where id = $1) for update";
     sqlx::query(lock).bind(SendId::of(batch, 0).0).execute(&mut *importing).await.unwrap();
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    super::start(&rig).await;
     tokio::time::timeout(Duration::from_secs(20), all_read(&rig, 1)).await.unwrap();
     importing.rollback().await.unwrap();
     tokio::time::timeout(Duration::from_secs(20), all_read(&rig, 2)).await.unwrap();

@@ -7,3 +7,46 @@ mod mailboxes;
 mod orders;
 mod rescore;
 mod stage;
+
+use engagement::Settings;
+use schemas::Classification;
+use sqlx::{AssertSqlSafe, FromRow, postgres::PgRow};
+use stage_rig::{Person, Rig, Tenant, settings};
+use uuid::Uuid;
+
+/// Runs a statement with these parameters.
+macro_rules! run {
+    ($db:expr, $sql:expr, [$($value:expr),* $(,)?] $(,)?) => {
+        sqlx::query($sql)$(.bind($value))*.execute($db).await.unwrap()
+    };
+}
+pub(crate) use run;
+
+async fn rows<T: for<'r> FromRow<'r, PgRow> + Send + Unpin>(rig: &Rig, sql: &'static str) -> Vec<T> {
+    sqlx::query_as(sql).fetch_all(&rig.pool).await.unwrap()
+}
+
+async fn start(rig: &Rig) {
+    start_with(rig, &[]).await;
+}
+
+async fn start_with(rig: &Rig, arguments: &[&str]) {
+    engagement::start(&rig.process(), &settings::<Settings>(arguments)).await.unwrap();
+}
+
+/// A campaign's batch of sends to these people.
+async fn batch_to(rig: &Rig, tenant: &Tenant, people: &[Person]) -> Uuid {
+    let list = rig.audience(tenant, "list", &[]).await;
+    let campaign = rig.campaign(tenant, list).await;
+    rig.batch(tenant, campaign, Classification::Marketing, people).await.batch_id
+}
+
+/// All sends went out, at this time (SQL).
+async fn all_sent(rig: &Rig, decided_at: &str) {
+    let sends = format!("update sends set state = 'sent', decided_at = {decided_at}");
+    sqlx::query(AssertSqlSafe(sends)).execute(&rig.pool).await.unwrap();
+    sqlx::query("update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0")
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+}

@@ -1,12 +1,13 @@
 //! Whatever the order, the grouping and the repetition, the ledger says the same: what a recount of the raw events says.
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
-use engagement::Settings;
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use runtime::Publication;
-use schemas::{Classification, SendId, Signal, SignalKind, new_id, subjects, subjects::stream};
-use stage_rig::{Rig, Tenant, settings, until};
+use schemas::{SendId, Signal, SignalKind, new_id, subjects, subjects::stream};
+use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
+
+use super::{all_sent, batch_to, start};
 
 const SENDS: u16 = 5;
 const HISTORIES: usize = 6;
@@ -69,24 +70,13 @@ const FAULTS: &str = "
 #[tokio::test(flavor = "multi_thread")]
 async fn in_any_order_and_repetition_the_ledger_equals_a_recount_of_the_events() {
     let rig = Rig::new().await;
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    start(&rig).await;
     let mut runner = TestRunner::default();
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, usize::from(SENDS)).await;
-    let list = rig.audience(&tenant, "list", &[]).await;
     for turn in 0..HISTORIES {
-        let campaign = rig.campaign(&tenant, list).await;
-        let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
-        sqlx::query("update sends set state = 'sent', decided_at = '2026-03-01 10:00Z'")
-            .execute(&rig.pool)
-            .await
-            .unwrap();
-        sqlx::query(
-            "update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0",
-        )
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+        let batch = batch_to(&rig, &tenant, &people).await;
+        all_sent(&rig, "'2026-03-01 10:00Z'").await;
         let seeds = history().new_tree(&mut runner).unwrap().current();
         println!("history {turn}: {seeds:?}");
         let signals: Vec<(Signal, bool)> =

@@ -1,15 +1,16 @@
 //! Opens and clicks judged anew.
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
-use engagement::Settings;
 use ledger::{
     erasure::PERSONAL_DETAILS,
     facts::rescore::{RescoreScope, RescoreTotals, rescore},
 };
 use runtime::Publication;
-use schemas::{Classification, SendId, Signal, SignalKind, new_id, subjects, subjects::stream};
-use stage_rig::{Rig, Tenant, settings, until};
+use schemas::{SendId, Signal, SignalKind, new_id, subjects, subjects::stream};
+use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
+
+use super::{batch_to, rows, run, start};
 
 const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) Firefox/128.0";
 
@@ -34,22 +35,13 @@ fn signal(tenant: &Tenant, batch: Uuid, ordinal: u16, seconds: i64, link: Option
 async fn told(rig: &Rig) -> Tenant {
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 4).await;
-    let list = rig.audience(&tenant, "list", &[]).await;
-    let campaign = rig.campaign(&tenant, list).await;
-    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
-    sqlx::query("update sends set state = 'sent', decided_at = $1 where tenant_id = $2")
-        .bind(at(0))
-        .bind(tenant.id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
-    sqlx::query(
+    let batch = batch_to(rig, &tenant, &people).await;
+    run!(&rig.pool, "update sends set state = 'sent', decided_at = $1 where tenant_id = $2", [at(0), tenant.id]);
+    run!(
+        &rig.pool,
         "update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0 where tenant_id = $1",
-    )
-    .bind(tenant.id)
-    .execute(&rig.pool)
-    .await
-    .unwrap();
+        [tenant.id]
+    );
     let signals = [
         signal(&tenant, batch, 0, 60, None, BROWSER),
         signal(&tenant, batch, 0, 4_000, None, BROWSER),
@@ -102,7 +94,7 @@ const OTHER_RULES: &str = "
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rescore_equals_marks_made_by_the_current_rules() {
     let rig = Rig::new().await;
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    start(&rig).await;
     told(&rig).await;
     let right = ledger(&rig).await;
     sqlx::raw_sql(OTHER_RULES).execute(&rig.pool).await.unwrap();
@@ -127,13 +119,9 @@ async fn a_rescore_equals_marks_made_by_the_current_rules() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_marks_of_an_erased_contact_stay() {
     let rig = Rig::new().await;
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    start(&rig).await;
     told(&rig).await;
-    sqlx::query("update events set detail = detail - $1::text[]")
-        .bind(PERSONAL_DETAILS.as_slice())
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run!(&rig.pool, "update events set detail = detail - $1::text[]", [PERSONAL_DETAILS.as_slice()]);
     let machines = rig.number("select count(*) from events where detail->>'is_machine' = 'true'").await;
     let done = rescore(&rig.pool, RescoreScope::default(), true, |_| {}).await.unwrap();
     assert_eq!((machines, done.events, done.changed()), (3, 8, 0));
@@ -142,23 +130,20 @@ async fn the_marks_of_an_erased_contact_stay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_credits_outcomes_by_clicks_hears_which_count_and_which_do_not() {
     let rig = Rig::new().await;
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    start(&rig).await;
     let (one, _without_outcomes) = (told(&rig).await, told(&rig).await);
-    sqlx::query("insert into outcomes (tenant_id, id, source_system, outcome_type, occurred_at) values ($1, $1, 'shop', 'bind', now())")
-        .bind(one.id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run!(
+        &rig.pool,
+        "insert into outcomes (tenant_id, id, source_system, outcome_type, occurred_at) values ($1, $1, 'shop', 'bind', now())",
+        [one.id]
+    );
     sqlx::query("delete from late_facts").execute(&rig.pool).await.unwrap();
     sqlx::raw_sql(OTHER_RULES).execute(&rig.pool).await.unwrap();
     rescore(&rig.pool, RescoreScope::default(), true, |_| {}).await.unwrap();
     assert_eq!(rig.number("select count(*) from late_facts").await, 0, "a dry run tells nobody");
     rescore(&rig.pool, RescoreScope::default(), false, |_| {}).await.unwrap();
     let noted: Vec<(Uuid, String, i64)> =
-        sqlx::query_as("select tenant_id, source, cardinality(ids)::bigint from late_facts")
-            .fetch_all(&rig.pool)
-            .await
-            .unwrap();
+        rows(&rig, "select tenant_id, source, cardinality(ids)::bigint from late_facts").await;
     // Clicks of three mails, of the tenant who has outcomes; opens earn nothing.
     assert_eq!(noted, [(one.id, "rescored".to_owned(), 3)]);
     rescore(&rig.pool, RescoreScope::default(), false, |_| {}).await.unwrap();
@@ -168,7 +153,7 @@ async fn who_credits_outcomes_by_clicks_hears_which_count_and_which_do_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn other_tenants_and_older_mail_are_left_alone() {
     let rig = Rig::new().await;
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
+    start(&rig).await;
     let (one, _other) = (told(&rig).await, told(&rig).await);
     sqlx::raw_sql(OTHER_RULES).execute(&rig.pool).await.unwrap();
     let later = RescoreScope { since: Some(Utc::now() + TimeDelta::hours(1)), tenant: None };

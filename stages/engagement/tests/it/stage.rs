@@ -3,35 +3,25 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, TimeZone, Utc};
-use engagement::Settings;
 use ledger::OptOut;
 use ledger::erasure::PERSONAL_DETAILS;
 use ledger::opt_out;
 use ledger::preferences::{ConsentEvidence, opt_in};
 use runtime::{Publication, plans::PreparedPool};
-use schemas::{
-    BounceClass, Classification, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream,
-};
-use stage_rig::{Person, Rig, Tenant, settings, until};
+use schemas::{BounceClass, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream};
+use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-async fn start(rig: &Rig) {
-    engagement::start(&rig.process(), &settings::<Settings>(&[])).await.unwrap();
-}
+use super::{all_sent, batch_to, rows, run, start};
 
 /// A tenant, its people and a batch of sends that went out to them.
-async fn mailed(rig: &Rig, count: usize) -> (Tenant, Vec<Person>, Uuid) {
+async fn mailed(count: usize) -> (Rig, Tenant, Vec<Person>, Uuid) {
+    let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, count).await;
-    let list = rig.audience(&tenant, "list", &[]).await;
-    let campaign = rig.campaign(&tenant, list).await;
-    let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
-    sqlx::query("update sends set state = 'sent'").execute(&rig.pool).await.unwrap();
-    sqlx::query("update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
-    (tenant, people, batch)
+    let batch = batch_to(&rig, &tenant, &people).await;
+    all_sent(&rig, "decided_at").await;
+    (rig, tenant, people, batch)
 }
 
 /// A moment of a day long past.
@@ -85,26 +75,23 @@ struct Ledger {
 }
 
 async fn ledger(rig: &Rig) -> Ledger {
-    let hours: Vec<(String, i64)> = sqlx::query_as(
+    let hours: Vec<(String, i64)> = rows(
+        rig,
         "select to_char(hour at time zone 'UTC', 'DD HH24 ') || kind || ' ' || event, sum(count)::bigint
          from rollups where kind <> 'suppression' group by 1 having sum(count) <> 0",
     )
-    .fetch_all(&rig.pool)
-    .await
-    .unwrap();
+    .await;
     Ledger {
-        sends: sqlx::query_as(
+        sends: rows(
+            rig,
             "select opened_at, clicked_at, unsubscribed_at, human_opened_at, human_clicked_at from sends order by id",
         )
-        .fetch_all(&rig.pool)
-        .await
-        .unwrap(),
-        batches: sqlx::query_as(
+        .await,
+        batches: rows(
+            rig,
             "select opened, clicked, unsubscribed, opened_human, clicked_human from batches order by id",
         )
-        .fetch_all(&rig.pool)
-        .await
-        .unwrap(),
+        .await,
         events: rig.number("select count(*) from events").await,
         hours: hours.into_iter().collect(),
     }
@@ -161,8 +148,7 @@ fn expected() -> Ledger {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn facts_of_one_group_are_folded() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 4).await;
+    let (rig, tenant, _, batch) = mailed(4).await;
     tell(&rig, &a_history(&tenant, batch), "1").await;
     start(&rig).await;
     all_taken(&rig).await;
@@ -172,8 +158,7 @@ async fn facts_of_one_group_are_folded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn facts_fold_to_the_same_backwards_and_twice() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 4).await;
+    let (rig, tenant, _, batch) = mailed(4).await;
     let history = a_history(&tenant, batch);
     start(&rig).await;
     for signal in history.iter().rev() {
@@ -188,8 +173,7 @@ async fn facts_fold_to_the_same_backwards_and_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn facts_fold_to_the_same_in_two_processes_at_once() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 4).await;
+    let (rig, tenant, _, batch) = mailed(4).await;
     let history = a_history(&tenant, batch);
     start(&rig).await;
     start(&rig).await;
@@ -206,8 +190,7 @@ async fn facts_fold_to_the_same_in_two_processes_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_of_an_unknown_send_waits_and_nonsense_is_set_aside() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 2).await;
+    let (rig, tenant, _, batch) = mailed(2).await;
     let signals = [
         signal(&tenant, batch, 0, at(1, 1), SignalKind::Opened),
         signal(&tenant, new_batch_id(), 0, at(1, 1), SignalKind::Opened),
@@ -232,8 +215,7 @@ async fn a_signal_of_an_unknown_send_waits_and_nonsense_is_set_aside() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_tenants_send_is_unknown() {
-    let rig = Rig::new().await;
-    let (_, _, batch) = mailed(&rig, 1).await;
+    let (rig, _, _, batch) = mailed(1).await;
     let other = rig.tenant().await;
     tell(&rig, &[signal(&other, batch, 0, at(1, 1), SignalKind::Opened)], "1").await;
     start(&rig).await;
@@ -244,8 +226,7 @@ async fn another_tenants_send_is_unknown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_of_a_dropped_month_waits_for_no_send() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, _, batch) = mailed(1).await;
     crate::inbound::drop_months(&rig).await;
     tell(&rig, &[signal(&tenant, batch, 0, Utc::now(), SignalKind::Opened)], "1").await;
     start(&rig).await;
@@ -264,8 +245,7 @@ async fn marketing_status(rig: &Rig, person: &Person) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_direct_unsubscribe_opts_the_recipient_out_for_good() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 2).await;
+    let (rig, tenant, people, batch) = mailed(2).await;
     let signals = [signal(&tenant, batch, 0, Utc::now(), left()), signal(&tenant, batch, 0, Utc::now(), left())];
     tell(&rig, &signals, "1").await;
     start(&rig).await;
@@ -273,7 +253,7 @@ async fn a_direct_unsubscribe_opts_the_recipient_out_for_good() {
     assert_eq!(marketing_status(&rig, &people[0]).await, "unsubscribed");
     assert_eq!(marketing_status(&rig, &people[1]).await, "subscribed");
     let suppressions: Vec<(String, String, String, Option<Uuid>)> =
-        sqlx::query_as("select address, reason, source, send_id from suppressions").fetch_all(&rig.pool).await.unwrap();
+        rows(&rig, "select address, reason, source, send_id from suppressions").await;
     let expected = (people[0].address.clone(), "unsubscribe".to_owned(), "recipient".to_owned(), Some(batch));
     assert_eq!(suppressions, [expected]);
     rig.assert_books().await;
@@ -281,8 +261,7 @@ async fn a_direct_unsubscribe_opts_the_recipient_out_for_good() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, people, batch) = mailed(1).await;
     sqlx::query("update contacts set opted_in_at = now()").execute(&rig.pool).await.unwrap();
     tell(&rig, &[signal(&tenant, batch, 0, Utc::now() - TimeDelta::hours(1), left())], "1").await;
     start(&rig).await;
@@ -294,19 +273,13 @@ async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in_of_the_survivor() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 2).await;
-    sqlx::query("update contacts set status = 'merged', merged_into = $2 where id = $1")
-        .bind(people[0].id)
-        .bind(people[1].id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
-    sqlx::query("update contacts set opted_in_at = now() where id = $1")
-        .bind(people[1].id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    let (rig, tenant, people, batch) = mailed(2).await;
+    run!(
+        &rig.pool,
+        "update contacts set status = 'merged', merged_into = $2 where id = $1",
+        [people[0].id, people[1].id]
+    );
+    run!(&rig.pool, "update contacts set opted_in_at = now() where id = $1", [people[1].id]);
     tell(&rig, &[signal(&tenant, batch, 0, Utc::now() - TimeDelta::hours(1), left())], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
@@ -315,8 +288,7 @@ async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in_of_the_survivor() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn facts_about_mail_of_an_erased_contact_suppress_nobody() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, _, batch) = mailed(1).await;
     sqlx::query("update contacts set status = 'erased', address = 'erased:x'").execute(&rig.pool).await.unwrap();
     let complaint = SignalKind::Complained { feedback_type: "abuse".to_owned() };
     let signals = [left(), complaint, clicked()].map(|kind| signal(&tenant, batch, 0, Utc::now(), kind));
@@ -340,14 +312,9 @@ async fn facts_about_mail_of_an_erased_contact_suppress_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_opt_out_is_recorded_once_in_the_ingress_role() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, people, batch) = mailed(1).await;
     let pool = rig.ingress_pool();
-    sqlx::query("insert into event_listeners (tenant_id) values ($1)")
-        .bind(tenant.id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run!(&rig.pool, "insert into event_listeners (tenant_id) values ($1)", [tenant.id]);
     let evidence = ConsentEvidence { ip: Some("192.0.2.7".to_owned()), user_agent: Some("Test/1.0".to_owned()) };
     let by_key = PreparedPool::new(&pool, 1);
     for expected in [OptOut::Recorded, OptOut::Already] {
@@ -375,8 +342,7 @@ const FACT: &str = "select count(*) from events e join sends s on s.tenant_id = 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_back_and_leaves_again_has_left_twice() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, people, batch) = mailed(1).await;
     let evidence = ConsentEvidence::default();
     let mut db = rig.pool.acquire().await.unwrap();
     for _ in 0..2 {
@@ -393,8 +359,7 @@ async fn who_comes_back_and_leaves_again_has_left_twice() {
 /// An import or a caller may state consent of any time: it is not the recipient's word.
 #[tokio::test(flavor = "multi_thread")]
 async fn consent_that_the_tenant_states_outweighs_no_opt_out() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, people, batch) = mailed(1).await;
     sqlx::query("update contacts set consent_at = '2099-01-01'").execute(&rig.pool).await.unwrap();
     tell(&rig, &[signal(&tenant, batch, 0, Utc::now() - TimeDelta::hours(1), left())], "1").await;
     start(&rig).await;
@@ -405,8 +370,7 @@ async fn consent_that_the_tenant_states_outweighs_no_opt_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_opt_out_noted_by_others_becomes_the_recipients_own() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, people, batch) = mailed(1).await;
     rig.suppress(&tenant, &people[0], "unsubscribe", "marketing").await;
     sqlx::query("update suppressions set expires_at = now() + interval '1 hour'").execute(&rig.pool).await.unwrap();
     let mut db = rig.pool.acquire().await.unwrap();
@@ -425,8 +389,7 @@ fn click_on(tenant: &Tenant, batch: Uuid, link: u16, occurred_at: DateTime<Utc>)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_machines_do_is_kept_and_not_taken_for_a_persons() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 2).await;
+    let (rig, tenant, _, batch) = mailed(2).await;
     let proxy = Some("Mozilla/5.0 (via ggpht.com GoogleImageProxy)".to_owned());
     let signals = [
         Signal { user_agent: proxy, ..signal(&tenant, batch, 0, at(1, 1), SignalKind::Opened) },
@@ -440,13 +403,12 @@ async fn what_machines_do_is_kept_and_not_taken_for_a_persons() {
     let told = ledger(&rig).await;
     assert_eq!(told.batches, [(1, 2, 0, 1, 1)]);
     assert_eq!((told.sends[0].0, told.sends[0].3), (Some(at(1, 1)), Some(at(2, 5))), "{told:?}");
-    let marks: Vec<(bool, Option<String>, i32)> = sqlx::query_as(
+    let marks: Vec<(bool, Option<String>, i32)> = rows(
+        &rig,
         "select (detail->>'is_machine')::boolean, detail->>'machine_reason', (detail->>'rules')::integer from events
          order by send_id, occurred_at",
     )
-    .fetch_all(&rig.pool)
-    .await
-    .unwrap();
+    .await;
     let version = i32::from(ledger::machine::VERSION);
     let machine = |reason: &str| (true, Some(reason.to_owned()), version);
     assert_eq!(
@@ -458,8 +420,7 @@ async fn what_machines_do_is_kept_and_not_taken_for_a_persons() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_before_anybody_can_have_read_is_a_machines() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, _, batch) = mailed(1).await;
     sqlx::query("update sends set decided_at = $1").bind(at(1, 1)).execute(&rig.pool).await.unwrap();
     tell(&rig, &[click_on(&tenant, batch, 0, at(1, 1) + TimeDelta::seconds(1))], "1").await;
     start(&rig).await;
@@ -469,14 +430,8 @@ async fn a_click_before_anybody_can_have_read_is_a_machines() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_before_a_result_that_is_recorded_late_is_a_persons() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 1).await;
-    sqlx::query("update sends set fenced_at = $1, decided_at = $2")
-        .bind(at(1, 1))
-        .bind(at(1, 1) + TimeDelta::minutes(10))
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    let (rig, tenant, _, batch) = mailed(1).await;
+    run!(&rig.pool, "update sends set fenced_at = $1, decided_at = $2", [at(1, 1), at(1, 1) + TimeDelta::minutes(10)]);
     tell(&rig, &[click_on(&tenant, batch, 0, at(1, 1) + TimeDelta::seconds(60))], "1").await;
     start(&rig).await;
     all_taken(&rig).await;
@@ -485,8 +440,7 @@ async fn a_click_before_a_result_that_is_recorded_late_is_a_persons() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_link_at_once_takes_back_that_the_first_was_a_persons() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, _, batch) = mailed(1).await;
     start(&rig).await;
     tell(&rig, &[click_on(&tenant, batch, 0, at(1, 1))], "1").await;
     all_taken(&rig).await;
@@ -504,8 +458,7 @@ async fn a_second_link_at_once_takes_back_that_the_first_was_a_persons() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_complaint_suppresses_everything_and_is_counted_once() {
-    let rig = Rig::new().await;
-    let (tenant, people, batch) = mailed(&rig, 3).await;
+    let (rig, tenant, people, batch) = mailed(3).await;
     let complaint = |feedback_type: &str| SignalKind::Complained { feedback_type: feedback_type.to_owned() };
     let signals = [
         signal(&tenant, batch, 0, at(1, 1), complaint("abuse")),
@@ -516,8 +469,7 @@ async fn a_complaint_suppresses_everything_and_is_counted_once() {
     tell(&rig, &signals, "1").await;
     start(&rig).await;
     all_taken(&rig).await;
-    let held: Vec<(String, String, String)> =
-        sqlx::query_as("select address, reason, scope from suppressions").fetch_all(&rig.pool).await.unwrap();
+    let held: Vec<(String, String, String)> = rows(&rig, "select address, reason, scope from suppressions").await;
     assert_eq!(held, [(people[0].address.clone(), "complaint".to_owned(), "all".to_owned())]);
     assert_eq!(
         rig.number("select complained::bigint from batches").await,
@@ -530,8 +482,7 @@ async fn a_complaint_suppresses_everything_and_is_counted_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lifted_complaint_does_not_come_back_with_a_repeat_of_the_report() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 1).await;
+    let (rig, tenant, _, batch) = mailed(1).await;
     let report = signal(&tenant, batch, 0, at(1, 1), SignalKind::Complained { feedback_type: "abuse".to_owned() });
     start(&rig).await;
     tell(&rig, std::slice::from_ref(&report), "1").await;
@@ -554,17 +505,10 @@ async fn suppressions_are_counted_by_the_table_itself_whoever_writes_them() {
         .execute(&rig.pool)
         .await
         .unwrap();
-    sqlx::query("delete from suppressions where address = $1")
-        .bind(&people[2].address)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run!(&rig.pool, "delete from suppressions where address = $1", [&people[2].address]);
     start(&rig).await;
     until("the log is folded", async || rig.number("select count(*) from suppression_changes").await == 0).await;
-    let totals: Vec<(String, i64)> = sqlx::query_as("select reason, count from suppression_totals order by reason")
-        .fetch_all(&rig.pool)
-        .await
-        .unwrap();
+    let totals: Vec<(String, i64)> = rows(&rig, "select reason, count from suppression_totals order by reason").await;
     assert_eq!(totals, [("hard_bounce".to_owned(), 1), ("unsubscribe".to_owned(), 1)]);
     let new = "select sum(count)::bigint from rollups where kind = 'suppression' and event = 'unsubscribe'";
     assert_eq!(rig.number(new).await, 2, "what came in the hour does not go away with what is lifted");
@@ -580,11 +524,7 @@ async fn members_are_counted_by_the_table_itself_whoever_writes_them() {
         .execute(&rig.pool)
         .await
         .unwrap();
-    sqlx::query("delete from audience_members where contact_id = $1")
-        .bind(people[2].id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run!(&rig.pool, "delete from audience_members where contact_id = $1", [people[2].id]);
     let count = "select audience_member_count(tenant_id, id) from audiences";
     assert_eq!(rig.number(count).await, 2, "by the log alone");
     start(&rig).await;
@@ -594,8 +534,7 @@ async fn members_are_counted_by_the_table_itself_whoever_writes_them() {
 
 #[tokio::test]
 async fn feedback_on_a_test_suppresses_nobody_and_counts_nowhere() {
-    let rig = Rig::new().await;
-    let (tenant, _, batch) = mailed(&rig, 4).await;
+    let (rig, tenant, _, batch) = mailed(4).await;
     sqlx::query("update batches set kind = 'test', campaign_id = null").execute(&rig.pool).await.unwrap();
     start(&rig).await;
     let bounced = SignalKind::Bounced {

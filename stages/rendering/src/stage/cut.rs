@@ -26,7 +26,11 @@ pub(super) fn publications(batch: &Cleared, renditions: Vec<Rendition>) -> Resul
         }
         bytes += size;
     }
-    messages.iter().map(|message| publication(batch, message)).collect()
+    let publication = |message: &Rendered| {
+        let id = format!("rendered-{}-{}-{}", batch.batch_id.simple(), batch.announcement, message.part);
+        Publication::json(subjects::rendered(batch.lane), id, message).map_err(StageError::from)
+    };
+    messages.iter().map(publication).collect()
 }
 
 fn is_same(message: &Rendered, rendition: &Rendition) -> bool {
@@ -46,11 +50,6 @@ fn first(batch: &Cleared, part: usize, rendition: Rendition) -> Rendered {
         notify: batch.notify.clone(),
         ..Rendered::clone(&rendition.head)
     }
-}
-
-fn publication(batch: &Cleared, message: &Rendered) -> Result<Publication, StageError> {
-    let id = format!("rendered-{}-{}-{}", batch.batch_id.simple(), batch.announcement, message.part);
-    Ok(Publication::json(subjects::rendered(batch.lane), id, message)?)
 }
 
 #[cfg(test)]

@@ -67,10 +67,7 @@ struct Outcome {
 }
 
 impl Rendering {
-    /// Builds the stage.
-    ///
-    /// # Errors
-    /// When the public address is not a web address.
+    /// Builds the stage. Refused when the public address is not a web address.
     pub fn new(
         pool: PgPool,
         by_key: PreparedPool,
@@ -110,7 +107,6 @@ impl Rendering {
     }
 
     /// Also notifies callers that wait for a batch of which no send continues, and notifies about facts.
-    #[must_use]
     pub fn notifying(self, bus: Bus, facts: CommitNotifier) -> Self {
         Self { bus: Some(bus), facts, ..self }
     }

@@ -32,7 +32,6 @@ pub(super) struct OwedRecipient {
 /// What one send is rendered from.
 #[derive(Debug, Clone)]
 pub(super) struct RecipientData {
-    /// The recipient's address.
     pub(super) address: String,
     /// True for a cc or bcc copy: its merge data is that of the mail's own recipient.
     is_copy: bool,

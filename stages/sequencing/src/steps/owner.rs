@@ -5,7 +5,7 @@
 //! It needs no consent, so it is bounded: it goes to the owner's address or one on a proven domain of the tenant, at most once an
 //! hour for each enrollment, and a tenant has an hourly limit. An enrollment that finds no capacity waits for it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use htmlize::escape_text;
@@ -56,7 +56,6 @@ pub(super) async fn notify(
     announce: &mut Announcements,
     per_hour: u32,
 ) -> sqlx::Result<Vec<StepResult>> {
-    let senders = default_senders(&mut *db, items).await?;
     let allowed = allowed(&mut *db, items).await?;
     let earlier = earlier(&mut *db, items).await?;
     let mut capacity = capacity(&mut *db, items, per_hour).await?;
@@ -65,7 +64,7 @@ pub(super) async fn notify(
     let mut taken = Vec::with_capacity(items.len());
     for (item, is_allowed) in items.iter().zip(&allowed) {
         let tenant = item.due.tenant_id;
-        let sender = item.sequence.sender_profile_id.or_else(|| senders.get(&tenant).copied());
+        let sender = item.sequence.sender_profile_id.or(item.sequence.default_sender_id);
         let to = recipient(item);
         if asked(item).is_some() && to.is_some() && !is_allowed {
             let detail = json!({"reason": "recipient_not_allowed"});
@@ -137,9 +136,8 @@ async fn capacity(
     if limit == 0 {
         return Ok(HashMap::new());
     }
-    let mut tenants: Vec<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
-    tenants.sort_unstable();
-    tenants.dedup();
+    let tenants: BTreeSet<Uuid> = items.iter().map(|item| item.due.tenant_id).collect();
+    let tenants: Vec<Uuid> = tenants.into_iter().collect();
     sqlx::query!(
         "select pg_advisory_xact_lock(hashtextextended('postrider owner mail ' || w.tenant_id, 0)) as locked
          from unnest($1::uuid[]) as w (tenant_id)",
@@ -208,19 +206,6 @@ fn compose<'a>(item: &'a DueStep<'a>, notify: &NotifyOwner, sender: Uuid, recipi
     }
 }
 
-/// The tenants' default senders: for sequences that have none.
-async fn default_senders(db: &mut PgConnection, items: &[DueStep<'_>]) -> sqlx::Result<HashMap<Uuid, Uuid>> {
-    let rows = sqlx::query!(
-        "select w.id as \"tenant_id!\", s.id
-         from (select distinct id from unnest($1::uuid[]) as w (id)) w
-         join senders s on s.tenant_id = w.id and s.is_default",
-        &column(items, |item| item.due.tenant_id),
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).collect())
-}
-
 /// The contacts of the recipients; those that are missing are made, as all that are first seen by a one-off message. They get this mail, not
 /// marketing: their consent is pending.
 async fn find_or_create(
@@ -228,14 +213,12 @@ async fn find_or_create(
     items: &[DueStep<'_>],
     allowed: &[bool],
 ) -> sqlx::Result<HashMap<(Uuid, String), Uuid>> {
-    let mut wanted: Vec<(Uuid, String)> = items
+    let wanted: BTreeSet<(Uuid, String)> = items
         .iter()
         .zip(allowed)
         .filter(|(_, allowed)| **allowed)
         .filter_map(|(item, _)| Some((item.due.tenant_id, recipient(item)?.into_string())))
         .collect();
-    wanted.sort_unstable();
-    wanted.dedup();
     let (tenants, addresses): (Vec<Uuid>, Vec<String>) = wanted.into_iter().unzip();
     sqlx::query!(
         "insert into contacts (tenant_id, id, address, marketing_status, source)
@@ -272,13 +255,6 @@ async fn insert(db: &mut PgConnection, messages: &[Message<'_>]) -> sqlx::Result
         &column(messages, |message| message.subject.clone()),
         &column(messages, |message| message.html.clone()),
         &column(messages, |message| message.text.clone()),
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query_file!(
-        "queries/insert_message_requests.sql",
-        &column(messages, |message| message.item.due.tenant_id),
-        &column(messages, |message| message.id),
         &column(messages, |message| message.send()),
         &column(messages, |message| message.recipient),
         &column(messages, |message| message.item.due.product.clone()),
@@ -295,8 +271,8 @@ async fn insert(db: &mut PgConnection, messages: &[Message<'_>]) -> sqlx::Result
 
 fn publication(message: &Message<'_>) -> sqlx::Result<Publication> {
     let due = message.item.due;
-    let ring = RequestAnnounced::of(due.tenant_id, message.id, RequestKind::Message);
+    let announced = RequestAnnounced::of(due.tenant_id, message.id, RequestKind::Message);
     let subject = subjects::accepted(&due.product, message.item.sequence.environment, RequestKind::Message);
-    Publication::json(subject, format!("request-{}", message.id.simple()), &ring)
+    Publication::json(subject, format!("request-{}", message.id.simple()), &announced)
         .map_err(|error| sqlx::Error::Encode(error.into()))
 }

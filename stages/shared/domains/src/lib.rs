@@ -11,5 +11,5 @@ mod verify;
 
 pub use records::{DnsRecord, DomainSettings, PublishedKey, RecordPurpose, RecordType, records};
 pub use resolver::{DnsResolver, DnsSettings, ResolverError};
-pub use status::{DEGRADED_GRACE, status};
+pub use status::status;
 pub use verify::{CheckError, CheckedRecord, Validity, verify};

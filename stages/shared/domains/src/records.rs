@@ -58,11 +58,6 @@ pub struct DomainSettings {
     pub tracking_target: String,
 }
 
-/// The ownership record's value for a token.
-fn ownership_value(token: &str) -> String {
-    format!("postrider-verification={token}")
-}
-
 /// A key as it is published: what [`dkim::DkimKey::public`] gives, under its selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishedKey<'a> {
@@ -85,43 +80,25 @@ pub fn records(
     token: &str,
     settings: &DomainSettings,
 ) -> Vec<DnsRecord> {
-    let record =
-        |type_, host: String, value: String, purpose, required| DnsRecord { type_, host, value, purpose, required };
+    let record = |purpose, required, host: String, value: String| {
+        let is_alias = matches!(purpose, RecordPurpose::ReturnPath | RecordPurpose::Tracking);
+        let type_ = if is_alias { RecordType::Cname } else { RecordType::Txt };
+        DnsRecord { type_, host, value, purpose, required }
+    };
+    let at = |label: &str| format!("{label}.{domain}");
     let dkim = |key: PublishedKey<'_>, required| {
         let value = format!("v=DKIM1; k={}; p={}", key_type(key.public), key.public);
-        record(RecordType::Txt, format!("{}._domainkey.{domain}", key.selector), value, RecordPurpose::Dkim, required)
+        record(RecordPurpose::Dkim, required, format!("{}._domainkey.{domain}", key.selector), value)
     };
+    let ownership = format!("postrider-verification={token}");
+    let spf = format!("v=spf1 include:{} ~all", settings.spf_include);
     let mut records = vec![
-        record(RecordType::Txt, format!("_postrider.{domain}"), ownership_value(token), RecordPurpose::Ownership, true),
+        record(RecordPurpose::Ownership, true, at("_postrider"), ownership),
         dkim(key, true),
-        record(
-            RecordType::Cname,
-            format!("send.{domain}"),
-            settings.return_path_target.clone(),
-            RecordPurpose::ReturnPath,
-            true,
-        ),
-        record(
-            RecordType::Txt,
-            domain.to_owned(),
-            format!("v=spf1 include:{} ~all", settings.spf_include),
-            RecordPurpose::Spf,
-            false,
-        ),
-        record(
-            RecordType::Txt,
-            format!("_dmarc.{domain}"),
-            "v=DMARC1; p=none;".to_owned(),
-            RecordPurpose::Dmarc,
-            false,
-        ),
-        record(
-            RecordType::Cname,
-            format!("{TRACKING_LABEL}.{domain}"),
-            settings.tracking_target.clone(),
-            RecordPurpose::Tracking,
-            false,
-        ),
+        record(RecordPurpose::ReturnPath, true, at("send"), settings.return_path_target.clone()),
+        record(RecordPurpose::Spf, false, domain.to_owned(), spf),
+        record(RecordPurpose::Dmarc, false, at("_dmarc"), "v=DMARC1; p=none;".to_owned()),
+        record(RecordPurpose::Tracking, false, at(TRACKING_LABEL), settings.tracking_target.clone()),
     ];
     records.extend(second.map(|second| dkim(second, false)));
     records

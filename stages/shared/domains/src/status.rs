@@ -8,7 +8,7 @@ use schemas::DomainStatus;
 use super::{CheckedRecord, Validity};
 
 /// How long a degraded domain may still send.
-pub const DEGRADED_GRACE: Duration = Duration::from_secs(72 * 3600);
+const DEGRADED_GRACE: Duration = Duration::from_secs(72 * 3600);
 
 /// The next status. `degraded_since` is when the domain became degraded, if it is. Only a definite answer moves it:
 /// while a required record could not be looked up and none is certainly wrong, everything stays.

@@ -91,22 +91,22 @@ pub async fn verify(domain: &str, records: Vec<DnsRecord>, dns: &DnsResolver) ->
 }
 
 async fn check(domain: &str, record: DnsRecord, dns: &DnsResolver) -> CheckedRecord {
-    let observed = match dns.lookup(record.type_, &record.host).await {
-        Ok(observed) => observed,
-        Err(LookupError::TooLong) => {
-            let error = Some(CheckError::TooLong { host: record.host.clone() });
-            return CheckedRecord { record, validity: Validity::Invalid, observed: Vec::new(), error };
+    let (observed, error) = match dns.lookup(record.type_, &record.host).await {
+        Ok(observed) => {
+            let mut error = compare_record(&record, &observed, &Budget::new(answer::LIMITS)).err();
+            if error.is_some() && observed.is_empty() {
+                error = doubled_zone(domain, &record, dns).await.or(error);
+            }
+            (observed, error)
         }
-        Err(LookupError::Undetermined) => {
-            let error = Some(CheckError::NoAnswer);
-            return CheckedRecord { record, validity: Validity::Undetermined, observed: Vec::new(), error };
-        }
+        Err(LookupError::TooLong) => (Vec::new(), Some(CheckError::TooLong { host: record.host.clone() })),
+        Err(LookupError::Undetermined) => (Vec::new(), Some(CheckError::NoAnswer)),
     };
-    let mut error = compare_record(&record, &observed, &Budget::new(answer::LIMITS)).err();
-    if error.is_some() && observed.is_empty() {
-        error = doubled_zone(domain, &record, dns).await.or(error);
-    }
-    let validity = if error.is_none() { Validity::Valid } else { Validity::Invalid };
+    let validity = match error {
+        None => Validity::Valid,
+        Some(CheckError::NoAnswer) => Validity::Undetermined,
+        Some(_) => Validity::Invalid,
+    };
     let observed = observed.into_iter().take(OBSERVED_MAX).map(shortened).collect();
     CheckedRecord { record, validity, observed, error }
 }

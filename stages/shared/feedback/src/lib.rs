@@ -6,11 +6,17 @@ pub mod provider;
 pub mod report;
 
 use runtime::Budget;
-use schemas::token::TokenKeys;
+use schemas::{SignalKind, token::TokenKeys};
 use uuid::Uuid;
 
 /// The source of raw provider events in a signal's subject.
 pub const SOURCE: &str = "inbound";
+
+/// The fact of an opt-out that a provider or a report names.
+#[must_use]
+pub fn opt_out() -> SignalKind {
+    SignalKind::Unsubscribed { method: "provider".to_owned() }
+}
 
 /// The send of an address that is one of our return paths, in angle brackets or not.
 fn returned_send(address: &str, tokens: &TokenKeys) -> Option<Uuid> {

@@ -38,13 +38,10 @@ impl Policy {
         )
         .fetch_all(db)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| {
-                let policy = Self { model: row.model, click_days: row.click_days, delivery_days: row.delivery_days };
-                (row.tenant_id, policy)
-            })
-            .collect())
+        let policies = rows.into_iter().map(|row| {
+            (row.tenant_id, Self { model: row.model, click_days: row.click_days, delivery_days: row.delivery_days })
+        });
+        Ok(policies.collect())
     }
 
     /// Stores the policy of a tenant. It applies to all credits that are computed from now on; the attribution stage credits all other

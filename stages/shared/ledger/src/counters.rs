@@ -20,8 +20,10 @@ use crate::{
 pub(crate) struct CounterDelta {
     /// By state.
     counts: [i32; SendState::ALL.len()],
-    bounced: i32,
-    delivered: i32,
+    /// Hard bounces.
+    pub(crate) bounced: i32,
+    /// Delivered sends.
+    pub(crate) delivered: i32,
     announce: Option<f64>,
     on_dispatch: bool,
     lease_seconds: f64,
@@ -37,16 +39,6 @@ impl CounterDelta {
     pub(crate) fn all_moved(&mut self, from: SendState, to: SendState, sends: i32) {
         self.counts[from as usize] -= sends;
         self.counts[to as usize] += sends;
-    }
-
-    /// Counts a hard bounce.
-    pub(crate) fn bounced(&mut self) {
-        self.bounced += 1;
-    }
-
-    /// Counts a delivered send.
-    pub(crate) fn delivered(&mut self) {
-        self.delivered += 1;
     }
 
     /// Sets the next announcement: the earliest time wins, and `OnDispatch` wins over any time.
@@ -171,7 +163,7 @@ pub(crate) async fn count_resolved(
         delta.moved(send.was, to);
         hours.add(batch, to.as_str(), hour, 1);
         if send.delivered {
-            delta.delivered();
+            delta.delivered += 1;
             hours.add(batch, "delivered", hour, 1);
         }
         if let Some(at) = send.doubted_at {

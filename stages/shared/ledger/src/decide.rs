@@ -75,7 +75,7 @@ async fn decide_some(
         &ids,
         &column(&ids, |id| SendId(*id).month()),
         decision.outcome.as_str(),
-        &column(decision.from, |state| (*state).to_owned()),
+        decision.from as &[&str],
         reason,
         json!({"evidence": decision.evidence, "reason": reason}),
     )

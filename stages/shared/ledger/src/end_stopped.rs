@@ -75,13 +75,12 @@ impl Sweep for EndStopped {
         if batches.is_empty() {
             return Ok(0);
         }
-        let endings = column(&batches, |batch| Ending {
-            batch: (batch.tenant_id, batch.id),
-            kind: batch.kind,
-            send: None,
-            to: if batch.missed { SendState::Skipped } else { SendState::Cancelled },
-            reason: if batch.missed { SkipReason::WindowMissed.as_str() } else { CANCELLED },
-            code: None,
+        let endings = column(&batches, |batch| {
+            let (to, reason) = match batch.missed {
+                true => (SendState::Skipped, SkipReason::WindowMissed.as_str()),
+                false => (SendState::Cancelled, CANCELLED),
+            };
+            Ending::new(((batch.tenant_id, batch.id), batch.kind), None, to, reason)
         });
         let ended = end_sends(&mut tx, &endings).await?;
         tx.commit().await?;
@@ -96,7 +95,7 @@ impl Sweep for EndStopped {
     }
 }
 
-/// Ends what keeps a month from being dropped that ended before this day, as a campaign that was paused and never resumed: cancels
+/// Ends what keeps a month from being dropped that ended before this day, such as a campaign that was paused and never resumed: cancels
 /// campaigns, whose sends [`EndStopped`] ends, and lets open sends of no campaign expire. Answers how many campaigns and batches that
 /// was.
 pub async fn end_old_months(pool: &PgPool, before: NaiveDate) -> sqlx::Result<u64> {
@@ -169,13 +168,8 @@ async fn expire_old_batches(pool: &PgPool, before: NaiveDate, lane: Lane) -> sql
     if batches.is_empty() {
         return Ok(0);
     }
-    let endings = column(&batches, |batch| Ending {
-        batch: (batch.tenant_id, batch.id),
-        kind: batch.kind,
-        send: None,
-        to: SendState::Expired,
-        reason: EXPIRED,
-        code: None,
+    let endings = column(&batches, |batch| {
+        Ending::new(((batch.tenant_id, batch.id), batch.kind), None, SendState::Expired, EXPIRED)
     });
     let ended = end_sends(&mut tx, &endings).await?;
     tx.commit().await?;

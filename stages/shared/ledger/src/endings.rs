@@ -28,6 +28,16 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
+    /// The end, which is no failure, of one send of a batch, or of all its open sends.
+    pub(crate) fn new(
+        (batch, kind): (BatchKey, MessageKind),
+        send: Option<Uuid>,
+        to: SendState,
+        reason: &'static str,
+    ) -> Self {
+        Self { batch, kind, send, to, reason, code: None }
+    }
+
     fn first(&self) -> Uuid {
         self.send.unwrap_or(self.batch.1)
     }

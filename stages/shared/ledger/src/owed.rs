@@ -17,8 +17,8 @@ use schemas::{
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
-use crate::fence::{Answer, BatchContext, BatchEligibility, Change, GateDecision, SendAttempt, until_tomorrow};
-use crate::gate::{WARMUP, batch_eligibility};
+use crate::fence::{Answer, BatchContext, Change, GateDecision, SendAttempt, until_tomorrow};
+use crate::gate::{BatchEligibility, WARMUP, batch_eligibility};
 use crate::hours::BatchKey;
 use crate::schedule::RetryDeadline;
 use crate::warmup::{self, DomainKey, WarmupPermits, WarmupState};

@@ -95,7 +95,6 @@ pub(crate) async fn try_lock_contacts(
     tenants: &[Uuid],
     contacts: &[Uuid],
 ) -> sqlx::Result<HashSet<Uuid>> {
-    let rows =
-        sqlx::query_file!("queries/fence/try_contacts_for_suppression.sql", tenants, contacts).fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| row.id).collect())
+    let locked = sqlx::query_file_scalar!("queries/fence/try_contacts_for_suppression.sql", tenants, contacts);
+    Ok(locked.fetch_all(db).await?.into_iter().collect())
 }

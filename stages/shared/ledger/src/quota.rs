@@ -5,10 +5,10 @@
 //! a fence (`sends.fenced_at`). A tenant with a limit is exact over any number of delivery processes: its row in `tenants` is
 //! locked, in tenant order, before its usage is read. A tenant without a limit is metered in shards, so no process waits for another.
 //!
-//! It stops campaigns and one-off messages. Transactional mail and sequences count against it, and are always sent.
+//! It stops campaigns, their tests and one-off messages. Transactional mail and sequences count against it, and are always sent.
 //!
-//! The gate at launch and at `POST /v1/messages` asks [`remaining_quota`] and locks nothing: it keeps a caller from queueing what cannot
-//! be sent. The fence enforces the limit.
+//! A launch, a retry and `POST /v1/messages` ask [`quota_usage`] or [`remaining_quota`], which lock nothing: a caller cannot queue what
+//! cannot be sent. The fence enforces the limit.
 
 use chrono::{DateTime, Datelike, Days, Months, NaiveDate, NaiveTime, Utc};
 use schemas::MessageKind;

@@ -17,14 +17,8 @@ use crate::{
 
 /// Skips these sends, unless a worker has fenced them by now. Mail in doubt stays unknown.
 pub async fn withhold(pool: &PgPool, batch: &BatchFacts, withheld: &[(Uuid, SkipReason)]) -> sqlx::Result<()> {
-    let endings = column(withheld, |(send, reason)| Ending {
-        batch: (batch.tenant_id, batch.batch_id),
-        kind: batch.kind,
-        send: Some(*send),
-        to: SendState::Skipped,
-        reason: reason.as_str(),
-        code: None,
-    });
+    let of = ((batch.tenant_id, batch.batch_id), batch.kind);
+    let endings = column(withheld, |(send, reason)| Ending::new(of, Some(*send), SendState::Skipped, reason.as_str()));
     let mut tx = pool.begin().await?;
     let ended = end_sends(&mut tx, &endings).await?;
     tx.commit().await?;

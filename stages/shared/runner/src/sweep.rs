@@ -102,18 +102,13 @@ pub(crate) async fn run(
     while !shutdown.is_cancelled() {
         let SweepSchedule { name, interval, stops_when_paused, .. } = sweep.schedule();
         let labels = [("stage", stage), ("sweep", name)];
-        let in_progress = match stops_when_paused {
-            true => match pause_gate.start(stage, 1) {
-                Some(work) => Some(work),
-                None => {
-                    // A paused sweep does not count as failing.
-                    failing.set(stage, name, false);
-                    shutdown.run_until_cancelled(pause_gate.until_running(stage)).await;
-                    continue;
-                }
-            },
-            false => None,
-        };
+        let in_progress = if stops_when_paused { pause_gate.start(stage, 1) } else { None };
+        if stops_when_paused && in_progress.is_none() {
+            // A paused sweep does not count as failing.
+            failing.set(stage, name, false);
+            shutdown.run_until_cancelled(pause_gate.until_running(stage)).await;
+            continue;
+        }
         let result = caught(stage, "sweep", in_time(WORK_TIMEOUT, sweep.sweep())).await;
         let result = result.unwrap_or_else(|panicked| Err(panicked.into()));
         drop(in_progress);

@@ -17,13 +17,10 @@ schemas::named_enum! {
         Sent = "email.sent",
         /// It counts as delivered, as in reports.
         Delivered = "email.delivered",
-        /// Opened.
         Opened = "email.opened",
         /// A link was followed.
         Clicked = "email.clicked",
-        /// It bounced.
         Bounced = "email.bounced",
-        /// The recipient complained.
         Complained = "email.complained",
         /// The recipient left through this mail.
         Unsubscribed = "email.unsubscribed",
@@ -55,11 +52,9 @@ impl EventKind {
 /// How often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
-    /// So often or more.
     AtLeast(i64),
     /// So often or less, also never.
     AtMost(i64),
-    /// Exactly so often.
     Exactly(i64),
 }
 
@@ -85,7 +80,6 @@ impl EventSource {
 /// What a contact did with mail, or mail with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MailEvents {
-    /// The event.
     pub kind: EventKind,
     /// In the last so many days only.
     pub within_days: Option<i32>,
@@ -98,7 +92,6 @@ pub struct MailEvents {
 /// What a contact did in a product, as the product reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProductEvents {
-    /// The event's name.
     pub name: String,
     /// In the last so many days only.
     pub within_days: Option<i32>,
@@ -109,9 +102,7 @@ pub struct ProductEvents {
 /// An event's leaf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTest {
-    /// What is counted.
     pub source: EventSource,
-    /// How often it must be there.
     pub times: Times,
 }
 

@@ -8,21 +8,15 @@ use uuid::Uuid;
 /// What a field holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
-    /// Text.
     Text,
     /// A canonical address.
     Email,
     /// One word of a closed set.
     Word(&'static [&'static str]),
-    /// A number.
     Number,
-    /// True or false.
     Boolean,
-    /// A day.
     Date,
-    /// A moment.
     Instant,
-    /// Texts.
     TextList,
 }
 
@@ -121,9 +115,7 @@ pub async fn definitions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<De
 /// A field that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Where the value is stored.
     pub source: FieldSource,
-    /// The kind of its value.
     pub kind: ValueKind,
 }
 

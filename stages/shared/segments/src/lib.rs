@@ -29,7 +29,7 @@ mod rule;
 pub use compile::{CompiledSegment, Newest};
 pub use event::{EVENT_OPS, EVENTS, is_event_name};
 pub use field::{Definitions, OPS, definitions};
-pub use parse::{DEPTH_MAX, LEAVES_MAX, LIST_MAX, PROPERTIES_MAX, RULE_MAX_BYTES, TEXT_MAX_CHARS, parse_date};
+pub use parse::{DEPTH_MAX, LEAVES_MAX, PROPERTIES_MAX, TEXT_MAX_CHARS, parse_date};
 pub use preview::{Preview, SAMPLE_MAX, SampledContact, preview};
 pub use resolve::{EVENTS_MAX, EXPANDED_LEAVES_MAX, find_beyond_limits, load, resolve};
 pub use rule::{Rule, SegmentRef};

@@ -19,9 +19,9 @@ pub const LEAVES_MAX: usize = 50;
 /// The longest text a rule compares with, in characters.
 pub const TEXT_MAX_CHARS: usize = 500;
 /// Values `in` and `not_in` may list.
-pub const LIST_MAX: usize = 200;
+const LIST_MAX: usize = 200;
 /// The largest rule, in bytes of JSON.
-pub const RULE_MAX_BYTES: usize = 64 * 1024;
+const RULE_MAX_BYTES: usize = 64 * 1024;
 /// Faults that are named at once.
 const FAULTS_MAX: usize = 50;
 const DAYS_MAX: i64 = 36_500;
@@ -201,21 +201,15 @@ impl RuleReader<'_> {
         };
         let Some(field) = Field::find(name, self.definitions) else {
             let known: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
-            return self.fault(
-                path,
-                "unknown_field",
-                format!("must be one of {}, or fields.<key> of a defined field", known.join(", ")),
-            );
+            let detail = format!("must be one of {}, or fields.<key> of a defined field", known.join(", "));
+            return self.fault(path, "unknown_field", detail);
         };
         let op = op?;
         if !field.kind.takes(op) {
             let applies = Op::ALL.iter().filter(|op| field.kind.takes(**op));
             let ops: Vec<&str> = applies.map(|op| op.as_str()).collect();
-            return self.fault(
-                node.at("op"),
-                "not_allowed",
-                format!("does not apply to {}; one of {} does", field.kind.description(), ops.join(", ")),
-            );
+            let detail = format!("does not apply to {}; one of {} does", field.kind.description(), ops.join(", "));
+            return self.fault(node.at("op"), "not_allowed", detail);
         }
         let test = self.test(node, field.kind, op)?;
         Some(FieldTest { field, test, negated: op.is_negative() })

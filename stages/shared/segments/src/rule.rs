@@ -38,7 +38,6 @@ pub struct SegmentRef {
 /// A list or tag, named in a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Membership {
-    /// Which one.
     pub id: Uuid,
     /// `list` or `tag`.
     pub kind: &'static str,
@@ -47,26 +46,19 @@ pub struct Membership {
 /// A test of one field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldTest {
-    /// Which field.
     pub field: Field,
-    /// What it must pass.
     pub test: Test,
-    /// Or must not: the exact complement, true also of a missing value.
+    /// The field must not pass: the exact complement, true also of a missing value.
     pub negated: bool,
 }
 
 /// What a value must pass. A missing value passes none.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Test {
-    /// There is one.
     Exists,
-    /// It is one of these.
     OneOf(Vec<Scalar>),
-    /// The text has this in it.
     Contains(String),
-    /// The text starts with this.
     StartsWith(String),
-    /// The text ends with this.
     EndsWith(String),
     /// It lies between these.
     Range(Option<Bound>, Option<Bound>),
@@ -81,7 +73,6 @@ pub enum Test {
 /// One end of a range.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
-    /// The end.
     pub value: Scalar,
     /// Whether it belongs to the range.
     pub inclusive: bool,
@@ -90,15 +81,12 @@ pub struct Bound {
 /// A value a field is compared with.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalar {
-    /// Text.
     Text(String),
     /// A number, in decimal.
     Number(String),
-    /// True or false.
     Boolean(bool),
     /// `YYYY-MM-DD`
     Date(String),
-    /// A moment.
     Instant(DateTime<Utc>),
 }
 

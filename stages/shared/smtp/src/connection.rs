@@ -80,14 +80,13 @@ impl SmtpConnection {
     /// Connects, greets, encrypts and authenticates as the settings say.
     pub(super) async fn connect(settings: &Arc<SmtpSettings>, tls: &TlsConnector) -> Result<Self, SmtpFailure> {
         let (relay, limit) = (&settings.relay, settings.timeouts.connect);
-        let socket = match timeout(limit, SmtpStream::connect(&relay.host, relay.port, limit)).await {
-            Ok(Ok(socket)) => socket,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
-                return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Timeout));
-            }
-            Ok(Err(error)) => return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Unreachable(error))),
-            Err(_) => return Err(SmtpFailure::not_sent(Phase::Connect, Cause::Timeout)),
-        };
+        let connected = timeout(limit, SmtpStream::connect(&relay.host, relay.port, limit)).await;
+        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let socket = connected.map_err(|error| {
+            let is_late = error.kind() == io::ErrorKind::TimedOut;
+            let cause = if is_late { Cause::Timeout } else { Cause::Unreachable(error) };
+            SmtpFailure::not_sent(Phase::Connect, cause)
+        })?;
         let stream = match relay.tls {
             TlsMode::Implicit => encrypt(socket, tls, &relay.host, limit).await?,
             TlsMode::None | TlsMode::Opportunistic | TlsMode::Required => SmtpStream::Plain(socket),
@@ -237,13 +236,13 @@ impl SmtpConnection {
 
     /// Sends the commands before a message, all in one write with PIPELINING, and reads their replies. After an error the connection
     /// serves on if [`Self::is_reusable`] says so.
-    async fn open(&mut self, commands: [Option<(Phase, Range<usize>)>; 4]) -> Result<(), SmtpFailure> {
+    async fn open(&mut self, commands: Vec<(Phase, Range<usize>)>) -> Result<(), SmtpFailure> {
         let answer_by = Instant::now() + self.settings.timeouts.command;
         if self.extensions.pipelining {
             self.write_output(Phase::Mail, 0..self.output.len(), self.settings.timeouts.command).await?;
         }
         let mut refused = None;
-        for (phase, range) in commands.into_iter().flatten() {
+        for (phase, range) in commands {
             if !self.extensions.pipelining {
                 self.write_output(phase, range, answer_by.saturating_duration_since(Instant::now())).await?;
             }
@@ -269,41 +268,33 @@ impl SmtpConnection {
     }
 
     /// Writes the envelope's commands into `output`, with DATA if asked, and returns each with its phase and range.
-    fn write_commands(&mut self, envelope: &Envelope, with_data: bool) -> [Option<(Phase, Range<usize>)>; 4] {
-        let mut text = String::with_capacity(256);
-        let mut commands = [None, None, None, None];
-        if self.needs_reset {
-            text.push_str("RSET\r\n");
-            commands[0] = Some((Phase::Mail, 0..text.len()));
-        }
-        let start = text.len();
-        text.push_str("MAIL FROM:<");
-        text.push_str(envelope.from.as_ref().map_or("", |from| from.as_str()));
-        text.push('>');
+    fn write_commands(&mut self, envelope: &Envelope, with_data: bool) -> Vec<(Phase, Range<usize>)> {
+        let mut mail = format!("MAIL FROM:<{}>", envelope.from.as_ref().map_or("", |from| from.as_str()));
         if self.extensions.size.is_some() {
             // Writing to a String cannot fail.
-            let _ = write!(text, " SIZE={}", envelope.size);
+            let _ = write!(mail, " SIZE={}", envelope.size);
         }
         if envelope.eight_bit && self.extensions.eight_bit {
-            text.push_str(" BODY=8BITMIME");
+            mail.push_str(" BODY=8BITMIME");
         }
         if envelope.is_international() {
-            text.push_str(" SMTPUTF8");
+            mail.push_str(" SMTPUTF8");
         }
-        text.push_str("\r\n");
-        commands[1] = Some((Phase::Mail, start..text.len()));
-        let start = text.len();
-        text.push_str("RCPT TO:<");
-        text.push_str(envelope.to.as_str());
-        text.push_str(">\r\n");
-        commands[2] = Some((Phase::Rcpt, start..text.len()));
-        if with_data {
-            let start = text.len();
-            text.push_str("DATA\r\n");
-            commands[3] = Some((Phase::Data, start..text.len()));
-        }
+        let recipient = format!("RCPT TO:<{}>", envelope.to.as_str());
+        let lines = [
+            (Phase::Mail, "RSET", self.needs_reset),
+            (Phase::Mail, mail.as_str(), true),
+            (Phase::Rcpt, recipient.as_str(), true),
+            (Phase::Data, "DATA", with_data),
+        ];
         self.output.clear();
-        self.output.extend_from_slice(text.as_bytes());
+        let mut commands = Vec::with_capacity(lines.len());
+        for (phase, line, _) in lines.into_iter().filter(|(.., is_said)| *is_said) {
+            let start = self.output.len();
+            self.output.extend_from_slice(line.as_bytes());
+            self.output.extend_from_slice(b"\r\n");
+            commands.push((phase, start..self.output.len()));
+        }
         commands
     }
 

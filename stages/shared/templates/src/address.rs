@@ -83,11 +83,8 @@ pub(super) fn has_own_host(text: &str) -> bool {
 }
 
 fn is_style_allowed(style: &str) -> bool {
-    let style: String = style
-        .chars()
-        .filter(|character| !character.is_whitespace() && !character.is_control())
-        .collect::<String>()
-        .to_ascii_lowercase();
+    let written = style.chars().filter(|character| !character.is_whitespace() && !character.is_control());
+    let style = written.collect::<String>().to_ascii_lowercase();
     if STYLE_REFUSED.iter().any(|refused| style.contains(refused))
         || ["javascript:", "vbscript:", "data:"].iter().any(|script| style.contains(script))
     {

@@ -9,7 +9,7 @@ use super::fault::TemplateFault;
 use super::limits::{FAULTS, READING};
 use super::message::compile;
 use super::names::{KnownFields, NameCheck};
-use super::options::{MessageOptions, Named, Sender};
+use super::options::{MessageOptions, Sender};
 use super::parts::Scanned;
 use super::program::{Builder, Context};
 use super::warnings::{TemplateWarning, warnings};
@@ -58,17 +58,12 @@ pub fn check_liquid(source: &TemplateSource, known: &KnownFields) -> Result<Vec<
 /// Options that make every optional piece appear, so that what compiles here compiles for any sender.
 fn placeholder_options() -> MessageOptions {
     MessageOptions {
-        tenant: Named { id: String::new(), name: String::new() },
-        campaign: None,
-        sender: Sender { name: String::new(), email: "sender@example.com".to_owned(), reply_to: None },
+        sender: Sender { email: "sender@example.com".to_owned(), ..Sender::default() },
         sending_domain: "example.com".to_owned(),
         physical_address: Some("1 Main Street".to_owned()),
-        fallbacks: std::collections::HashMap::new(),
-        bases: super::LinkBases::default(),
         opt_out: true,
-        own_headers: false,
         track_links: true,
         track_opens: true,
-        attachments: Vec::new(),
+        ..MessageOptions::default()
     }
 }

@@ -25,7 +25,7 @@ pub struct Layout<'a> {
 }
 
 /// A part with its snippets and its layout in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Composed {
     /// The part.
     pub text: String,
@@ -118,7 +118,7 @@ pub(super) fn compose_within(
         part,
         budget,
         snippets,
-        composed: Composed { text: String::new(), used: BTreeSet::new(), pieces: Vec::new(), sources: Vec::new() },
+        composed: Composed::default(),
         insertions: Vec::new(),
         by_name: HashMap::new(),
         open: name.map(str::to_owned).into_iter().collect(),
@@ -134,7 +134,7 @@ impl Composed {
     /// A part that nothing is put into: each place in it is its own.
     #[must_use]
     pub fn unchanged(source: &str) -> Self {
-        Self { text: source.to_owned(), used: BTreeSet::new(), pieces: Vec::new(), sources: Vec::new() }
+        Self { text: source.to_owned(), ..Self::default() }
     }
 
     /// A fault found in the composed text, with its place in the template. That of a snippet's text is the place of the tag that put it
@@ -162,14 +162,9 @@ impl Composed {
 
 /// The offset of a place in a text; its end for a place that it does not have.
 pub(super) fn offset_of(text: &str, at: Position) -> usize {
-    let mut start = 0;
-    for _ in 1..at.line {
-        match text.get(start..).and_then(|rest| rest.find('\n')) {
-            Some(end) => start += end + 1,
-            None => return text.len(),
-        }
-    }
-    let columns = usize::try_from(at.column).unwrap_or(1).saturating_sub(1);
+    let [lines, columns] = [at.line, at.column].map(|number| usize::try_from(number).unwrap_or(1).saturating_sub(1));
+    let starts = text.match_indices('\n').map(|(end, _)| end + 1);
+    let Some(start) = [0].into_iter().chain(starts).nth(lines) else { return text.len() };
     let rest = text.get(start..).unwrap_or_default();
     start + rest.char_indices().nth(columns).map_or(rest.len(), |(offset, _)| offset)
 }

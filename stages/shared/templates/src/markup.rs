@@ -229,51 +229,33 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
 
     fn piece(&mut self) -> Result<HtmlToken<'d>, Broken> {
         let start = self.at;
-        let mut from = start;
-        while let Some(found) = self.rest(from).find('<') {
-            let open = from + found;
-            let next = self.byte(open + 1);
-            let after = self.byte(open + 2);
-            let is_markup = match next {
-                Some(b'!' | b'?') => true,
-                Some(b'/') => after.is_some(),
-                Some(letter) => letter.is_ascii_alphabetic(),
-                None => false,
-            };
-            if !is_markup {
-                from = open + 1;
-                continue;
-            }
-            if open > start {
-                self.at = open;
-                return Ok(HtmlToken::Text { span: self.span(start..open), is_raw: false });
-            }
-            return match (next, after) {
-                (Some(b'/'), Some(letter)) if letter.is_ascii_alphabetic() => self.end_tag(open),
-                (Some(letter), _) if letter.is_ascii_alphabetic() => self.start_tag(open),
-                _ => self.comment(open),
-            };
+        let is_markup = |open: &usize| match self.byte(open + 1) {
+            Some(b'!' | b'?') => true,
+            Some(b'/') => self.byte(open + 2).is_some(),
+            Some(letter) => letter.is_ascii_alphabetic(),
+            None => false,
+        };
+        let open = self.rest(start).match_indices('<').map(|(at, _)| start + at).find(is_markup);
+        if open != Some(start) {
+            self.at = open.unwrap_or(self.document.len());
+            return Ok(HtmlToken::Text { span: self.span(start..self.at), is_raw: false });
         }
-        self.at = self.document.len();
-        Ok(HtmlToken::Text { span: self.span(start..self.at), is_raw: false })
+        match (self.byte(start + 1), self.byte(start + 2)) {
+            (Some(b'/'), Some(letter)) if letter.is_ascii_alphabetic() => self.end_tag(start),
+            (Some(letter), _) if letter.is_ascii_alphabetic() => self.start_tag(start),
+            _ => self.comment(start),
+        }
     }
 
     /// The text up to the end tag of an element of raw text. `None`: there is none.
     fn raw_text(&mut self, name: &'static str, tag: usize) -> Result<Option<HtmlToken<'d>>, Broken> {
         let start = self.at;
-        let mut from = start;
-        let end = loop {
-            let Some(found) = self.rest(from).find("</") else { break None };
-            let open = from + found;
+        let is_end = |open: &usize| {
             let after = open + 2 + name.len();
             let is_named = self.document.get(open + 2..after).is_some_and(|word| word.eq_ignore_ascii_case(name));
-            if is_named
-                && self.byte(after).is_some_and(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>'))
-            {
-                break Some(open);
-            }
-            from = open + 2;
+            is_named && self.byte(after).is_some_and(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>'))
         };
+        let end = self.rest(start).match_indices("</").map(|(at, _)| start + at).find(is_end);
         let Some(end) = end else {
             self.broken(tag, MarkupFaultReason::RawText)?;
             self.at = self.document.len();

@@ -11,7 +11,7 @@ use super::engine::{Engine, LINK_STEPS};
 use super::fault::{Part, RenderFault, TemplateFault};
 use super::limits::{READING, RENDERING, SUBJECT_BYTES, text_steps};
 use super::links::{LinkBases, click_token};
-use super::merge::{Links, MergeData};
+use super::merge::{Links, MergeData, OwnHeaders};
 use super::options::{MessageOptions, Sender};
 use super::parts::{Prepared, PreparedMessage, Scanned, prepare};
 use super::program::{Builder, Context, Instruction, own_page};
@@ -121,8 +121,8 @@ impl CompiledMessage {
         for program in &self.programs {
             written.clear();
             let slot = match program {
-                Program::From => from(&self.options.sender, data),
-                Program::Own => own_headers(&self.options.sender, data),
+                Program::From => from(&self.options.sender, &data.headers),
+                Program::Own => own_headers(&self.options.sender, &data.headers),
                 Program::To => to(data),
                 Program::Subject(ops) => {
                     engine.render(ops, &mut written)?;
@@ -143,16 +143,16 @@ impl CompiledMessage {
     }
 }
 
-fn from(sender: &Sender, data: &MergeData) -> String {
-    header::mailbox(data.headers.from_name.as_ref().unwrap_or(&sender.name), &sender.email)
+fn from(sender: &Sender, own: &OwnHeaders) -> String {
+    header::mailbox(own.from_name.as_ref().unwrap_or(&sender.name), &sender.email)
 }
 
 /// The fields between From and To, each with its CRLF.
-fn own_headers(sender: &Sender, data: &MergeData) -> String {
-    let reply_to = data.headers.reply_to.as_ref().or(sender.reply_to.as_ref());
+fn own_headers(sender: &Sender, own: &OwnHeaders) -> String {
+    let reply_to = own.reply_to.as_ref().or(sender.reply_to.as_ref());
     let reply_to = reply_to.map(|address| format!("Reply-To: {}\r\n", header::mailbox("", address)));
-    let cc = (!data.headers.cc.is_empty()).then(|| format!("Cc: {}\r\n", header::mailboxes(&data.headers.cc)));
-    let custom = data.headers.custom.iter().map(|(name, value)| header::field(name, value));
+    let cc = (!own.cc.is_empty()).then(|| format!("Cc: {}\r\n", header::mailboxes(&own.cc)));
+    let custom = own.custom.iter().map(|(name, value)| header::field(name, value));
     reply_to.into_iter().chain(cc).chain(custom).collect()
 }
 
@@ -236,10 +236,8 @@ impl Draft {
             self.text("\r\n");
             self.slot(Program::Own);
         } else {
-            self.text(&format!("{}\r\n", header::mailbox(&options.sender.name, &options.sender.email)));
-            if let Some(reply_to) = &options.sender.reply_to {
-                self.text(&format!("Reply-To: {}\r\n", header::mailbox("", reply_to)));
-            }
+            let none = OwnHeaders::default();
+            self.text(&format!("{}\r\n{}", from(&options.sender, &none), own_headers(&options.sender, &none)));
         }
         self.text("To: ");
         self.slot(Program::To);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::links::LinkBases;
 
 /// An id and a name, as `campaign.id` and `campaign.name`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Named {
     /// The id, in its canonical form.
     pub id: String,
@@ -24,7 +24,7 @@ impl Named {
 }
 
 /// The sender of the mail.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Sender {
     /// Display name.
     pub name: String,
@@ -56,7 +56,7 @@ impl Attached {
 }
 
 /// What is the same for all recipients of a message and does not come from the template.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct MessageOptions {
     /// The tenant.
     pub tenant: Named,

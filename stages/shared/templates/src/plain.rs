@@ -276,9 +276,7 @@ impl Page {
     fn flush(&mut self) {
         if self.started {
             let wanted = self.breaks.saturating_sub(self.written);
-            for _ in 0..wanted {
-                self.text.push('\n');
-            }
+            self.text.extend(std::iter::repeat_n('\n', wanted));
             self.written += wanted;
             if self.space && self.written == 0 && !self.text.ends_with(' ') {
                 self.text.push(' ');

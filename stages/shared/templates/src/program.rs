@@ -124,6 +124,9 @@ pub(super) struct Loop {
     pub(super) otherwise: Vec<Instruction>,
 }
 
+/// The items that are still to be built.
+type Rest<'i> = std::slice::Iter<'i, Item>;
+
 /// What ended a run of operations inside a block.
 enum Ending<'i> {
     Close,
@@ -160,7 +163,7 @@ impl Builder<'_> {
         Problem::new(FaultCode::UnclosedBlock, "blocks do not close as they were opened").at(self.part, at)
     }
 
-    fn run<'i>(&self, rest: &mut std::slice::Iter<'i, Item>) -> Result<(Vec<Instruction>, Ending<'i>), TemplateFault> {
+    fn run<'i>(&self, rest: &mut Rest<'i>) -> Result<(Vec<Instruction>, Ending<'i>), TemplateFault> {
         let mut ops = Vec::new();
         while let Some(item) = rest.next() {
             if closes(item).is_some() {
@@ -210,11 +213,7 @@ impl Builder<'_> {
         }))
     }
 
-    fn block<'i>(
-        &self,
-        item: &Item,
-        rest: &mut std::slice::Iter<'i, Item>,
-    ) -> Result<Option<Instruction>, TemplateFault> {
+    fn block(&self, item: &Item, rest: &mut Rest<'_>) -> Result<Option<Instruction>, TemplateFault> {
         Ok(Some(match &item.kind {
             ItemKind::Tag(LiquidTag::If(condition)) => self.choose(condition, false, item, rest)?,
             ItemKind::Tag(LiquidTag::Unless(condition)) => self.choose(condition, true, item, rest)?,
@@ -232,11 +231,7 @@ impl Builder<'_> {
     }
 
     /// A block without branches.
-    fn closed<'i>(
-        &self,
-        item: &Item,
-        rest: &mut std::slice::Iter<'i, Item>,
-    ) -> Result<Vec<Instruction>, TemplateFault> {
+    fn closed(&self, item: &Item, rest: &mut Rest<'_>) -> Result<Vec<Instruction>, TemplateFault> {
         match self.run(rest)? {
             (body, Ending::Close) => Ok(body),
             _ => Err(self.broken(Some(item))),
@@ -244,11 +239,11 @@ impl Builder<'_> {
     }
 
     /// What follows a body: its end, or `else` and its body.
-    fn otherwise<'i>(
+    fn otherwise(
         &self,
-        ending: Ending<'i>,
+        ending: Ending<'_>,
         item: &Item,
-        rest: &mut std::slice::Iter<'i, Item>,
+        rest: &mut Rest<'_>,
     ) -> Result<Vec<Instruction>, TemplateFault> {
         match ending {
             Ending::Close => Ok(Vec::new()),
@@ -257,12 +252,12 @@ impl Builder<'_> {
         }
     }
 
-    fn choose<'i>(
+    fn choose(
         &self,
         condition: &Condition,
         negated: bool,
         item: &Item,
-        rest: &mut std::slice::Iter<'i, Item>,
+        rest: &mut Rest<'_>,
     ) -> Result<Instruction, TemplateFault> {
         let mut test = BranchTest { negated, any_of: condition.clone() };
         let mut branches = Vec::new();
@@ -278,12 +273,7 @@ impl Builder<'_> {
         }
     }
 
-    fn case<'i>(
-        &self,
-        value: &Operand,
-        item: &Item,
-        rest: &mut std::slice::Iter<'i, Item>,
-    ) -> Result<Instruction, TemplateFault> {
+    fn case(&self, value: &Operand, item: &Item, rest: &mut Rest<'_>) -> Result<Instruction, TemplateFault> {
         // What stands between `case` and its first `when` is never shown.
         let (_, mut ending) = self.run(rest)?;
         let mut branches = Vec::new();

@@ -346,10 +346,8 @@ impl<'s> Scanner<'s> {
         let Some(length) = find_closing(body, closing) else {
             let at = self.place(start);
             let opening = if is_output { "{{" } else { "{%" };
-            let detail = format!(
-                "`{opening}` is never closed by `{closing}`: `{}`",
-                brief(body.lines().next().unwrap_or_default())
-            );
+            let line = brief(body.lines().next().unwrap_or_default());
+            let detail = format!("`{opening}` is never closed by `{closing}`: `{line}`");
             return Err(Problem::new(FaultCode::UnclosedTag, detail).at(self.part, at));
         };
         let inner = body.get(..length).unwrap_or_default();
@@ -377,16 +375,8 @@ fn is_name_character(character: char) -> bool {
 }
 
 fn find_opening(source: &str, from: usize) -> Option<usize> {
-    let bytes = source.as_bytes();
-    let mut at = from;
-    while let Some(found) = bytes.get(at..)?.iter().position(|byte| *byte == b'{') {
-        at += found;
-        if matches!(bytes.get(at + 1), Some(b'{' | b'%')) {
-            return Some(at);
-        }
-        at += 1;
-    }
-    None
+    let mut braces = source.get(from..)?.match_indices('{').map(|(at, _)| from + at);
+    braces.find(|at| matches!(source.as_bytes().get(at + 1), Some(b'{' | b'%')))
 }
 
 /// The closing delimiter outside quoted text, else the first one at all (an apostrophe in a comment is no quote).

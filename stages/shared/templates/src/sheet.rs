@@ -9,6 +9,7 @@ mod selectors;
 
 use std::collections::HashMap;
 
+use super::escape::has_prefix;
 use super::placeholder::Placeholders;
 use pieces::{PieceEnd, SheetPiece, SheetPieces};
 use selectors::{Needs, SelectorTarget, targets};
@@ -127,7 +128,7 @@ pub(super) fn check(sheet: &str, placeholders: &Placeholders) -> Result<Vec<Susp
             (Some(None), PieceEnd::Close) => drop(blocks.pop()),
             (None, PieceEnd::Close) => {}
             (None | Some(None), _) => {
-                let is_import = text.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("@import"));
+                let is_import = has_prefix(text, "@import");
                 if (is_import || text.contains(['\\', UNKNOWN])) && text.starts_with('@') && !is_font_import(text) {
                     return Err(StyleFault { at, why: StyleFaultReason::Import });
                 }
@@ -151,11 +152,11 @@ pub(super) fn check_inline(style: &str, of_root: bool) -> Result<(), StyleFaultR
                     return Err(StyleFaultReason::Margin);
                 }
             }
-            Ok(None) => return Ok(()),
             // Broken styles are common and mean nothing, unless they may mean this.
-            Err(_) if of_root => return Err(StyleFaultReason::Unclosed),
-            Err(_) if style.to_ascii_lowercase().contains("margin") => return Err(StyleFaultReason::Unclosed),
-            Err(_) => return Ok(()),
+            Err(_) if of_root || style.to_ascii_lowercase().contains("margin") => {
+                return Err(StyleFaultReason::Unclosed);
+            }
+            Ok(None) | Err(_) => return Ok(()),
         }
     }
 }
@@ -192,8 +193,7 @@ pub(super) fn is_font_address(address: &str) -> bool {
 fn is_font_import(statement: &str) -> bool {
     let Some(rest) = statement.get(7..) else { return false };
     let rest = rest.trim_start();
-    let is_url = rest.get(..4).is_some_and(|word| word.eq_ignore_ascii_case("url("));
-    let rest = if is_url { rest.get(4..).unwrap_or_default() } else { rest };
+    let rest = if has_prefix(rest, "url(") { rest.get(4..).unwrap_or_default() } else { rest };
     !statement.contains(['\\', UNKNOWN]) && is_font_address(rest.trim_start().trim_start_matches(['"', '\'']))
 }
 

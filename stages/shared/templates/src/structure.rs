@@ -106,15 +106,10 @@ fn step(open: &mut Vec<Open>, item: &Item) -> Result<(), Problem> {
         };
     }
     match &item.kind {
-        ItemKind::Tag(LiquidTag::Else) => match open.last_mut() {
-            Some(last)
-                if matches!(last.block, Block::If | Block::Unless | Block::Case | Block::For) && !last.has_else =>
-            {
-                last.has_else = true;
-                Ok(())
-            }
-            _ => Err(unexpected("`else` belongs to no block")),
-        },
+        ItemKind::Tag(LiquidTag::Else) => {
+            divided(open, "else", &[Block::If, Block::Unless, Block::Case, Block::For])?.has_else = true;
+            Ok(())
+        }
         ItemKind::Tag(LiquidTag::Elsif(_)) => branch(open, "elsif", &[Block::If, Block::Unless]),
         ItemKind::Tag(LiquidTag::When(_)) => branch(open, "when", &[Block::Case]),
         ItemKind::Tag(LiquidTag::Break | LiquidTag::Continue)
@@ -127,19 +122,19 @@ fn step(open: &mut Vec<Open>, item: &Item) -> Result<(), Problem> {
 }
 
 fn branch(open: &mut [Open], name: &str, blocks: &[Block]) -> Result<(), Problem> {
-    match open.last_mut() {
-        Some(last) if blocks.contains(&last.block) && !last.has_else => {
-            last.branches += 1;
-            if last.branches > BRANCHES {
-                return Err(Problem::new(
-                    FaultCode::NestingTooDeep,
-                    format!("more than {BRANCHES} branches in one block"),
-                ));
-            }
-            Ok(())
-        }
-        _ => Err(unexpected(format!("`{name}` belongs to no block"))),
+    let divided = divided(open, name, blocks)?;
+    divided.branches += 1;
+    if divided.branches > BRANCHES {
+        let detail = format!("more than {BRANCHES} branches in one block");
+        return Err(Problem::new(FaultCode::NestingTooDeep, detail));
     }
+    Ok(())
+}
+
+/// The block that a tag of this name divides, which must be one of these.
+fn divided<'o>(open: &'o mut [Open], name: &str, blocks: &[Block]) -> Result<&'o mut Open, Problem> {
+    let last = open.last_mut().filter(|last| blocks.contains(&last.block) && !last.has_else);
+    last.ok_or_else(|| unexpected(format!("`{name}` belongs to no block")))
 }
 
 fn unexpected(detail: impl Into<String>) -> Problem {

@@ -190,13 +190,11 @@ fn unknown_tag(name: &str) -> Problem {
     if name == "include" {
         return Problem::new(FaultCode::UnknownTag, "`include` is for the bodies of templates and snippets");
     }
-    Problem::new(
-        FaultCode::UnknownTag,
-        format!(
-            "the tag `{}` is not available; use if, unless, case, for, break, continue, assign, capture, comment, raw",
-            brief(name)
-        ),
-    )
+    let detail = format!(
+        "the tag `{}` is not available; use if, unless, case, for, break, continue, assign, capture, comment, raw",
+        brief(name)
+    );
+    Problem::new(FaultCode::UnknownTag, detail)
 }
 
 struct Reader<'s> {
@@ -319,11 +317,9 @@ impl<'s> Reader<'s> {
         let name = self.name("a filter after `|`")?.to_owned();
         let mut arguments = Vec::new();
         if self.take(&LiquidToken::Colon) {
-            loop {
+            arguments.push(self.operand()?);
+            while self.take(&LiquidToken::Comma) {
                 arguments.push(self.operand()?);
-                if !self.take(&LiquidToken::Comma) {
-                    break;
-                }
             }
         }
         Ok(FilterCall { name, arguments })
@@ -429,22 +425,9 @@ fn literal(name: &str) -> Option<Value> {
 
 /// Whether a template cannot set this name. What the law wants in marketing mail is never something the template says itself.
 fn is_reserved(name: &str) -> bool {
-    literal(name).is_some()
-        || name.starts_with("__")
-        || matches!(
-            name,
-            "and"
-                | "or"
-                | "in"
-                | "contains"
-                | "forloop"
-                | "data"
-                | "contact"
-                | "sender"
-                | "campaign"
-                | "tenant"
-                | "unsubscribe_url"
-                | "preferences_url"
-                | "physical_address"
-        )
+    match name {
+        "and" | "or" | "in" | "contains" | "forloop" | "data" | "contact" | "sender" | "campaign" | "tenant"
+        | "unsubscribe_url" | "preferences_url" | "physical_address" => true,
+        name => literal(name).is_some() || name.starts_with("__"),
+    }
 }

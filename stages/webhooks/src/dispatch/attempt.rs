@@ -39,7 +39,6 @@ pub(crate) struct AttemptResult {
     pub is_silent: bool,
 }
 
-/// Posts a delivery once.
 pub(super) async fn post(
     outbound: &Outbound,
     target: &DeliveryTarget,

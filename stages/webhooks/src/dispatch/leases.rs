@@ -33,7 +33,6 @@ const DUE_MAX: i64 = 20_000;
 /// Endpoints whose deliveries are loaded in one statement.
 const ENDPOINTS_MAX: usize = 256;
 
-/// Holds the leases of this process.
 struct LeaseManager {
     shared: Arc<Dispatcher>,
     runner: Runner,

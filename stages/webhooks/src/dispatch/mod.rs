@@ -47,7 +47,6 @@ use crate::{Settings, fan_out::FreshDeliveries};
 
 pub(crate) use self::endpoint::DeliveryJob;
 
-/// The stage's name.
 pub(crate) const NAME: &str = "webhooks";
 /// The most deliveries of one endpoint in memory, while there are few endpoints …
 const PER_ENDPOINT: usize = 256;

@@ -79,7 +79,6 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(5 * 24 * 60 * 60);
 /// … there was also a delivery before the last day: those of one day are tried for about that long.
 const LATELY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Records attempts until the channel is closed.
 pub(super) struct AttemptRecorder {
     by_key: PreparedPool,
     shard: i16,
@@ -206,7 +205,7 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
         &column(group, |attempt| attempt.reply.error_code.map(str::to_owned)) as &[Option<String>],
         &column(group, |attempt| i32::try_from(attempt.reply.duration.as_millis()).unwrap_or(i32::MAX))
     )
-    .fetch_one(db)
+    .execute(db)
     .await
     .map(drop)
 }

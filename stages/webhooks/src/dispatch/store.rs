@@ -23,7 +23,6 @@ use super::{
 /// A subscription: tenant and id.
 pub(super) type SubscriptionKey = (Uuid, Uuid);
 
-/// The current row of a subscription.
 pub(super) struct SubscriptionState {
     pub tenant_id: Uuid,
     pub id: Uuid,
@@ -66,10 +65,6 @@ impl SubscriptionState {
     }
 }
 
-fn columns(keys: &[SubscriptionKey]) -> (Vec<Uuid>, Vec<Uuid>) {
-    keys.iter().copied().unzip()
-}
-
 /// Active subscriptions with due deliveries that no other process holds, and whether this process holds them.
 pub(super) async fn due_subscriptions(
     by_key: &PreparedPool,
@@ -89,7 +84,7 @@ pub(super) async fn take_leases(
     holder: Uuid,
     seconds: f64,
 ) -> sqlx::Result<Vec<SubscriptionState>> {
-    let (tenants, ids) = columns(keys);
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     sqlx::query_file_as!(SubscriptionState, "queries/take_leases.sql", &tenants, &ids, holder, seconds)
         .fetch_all(pool)
         .await
@@ -114,7 +109,6 @@ pub(super) async fn renew_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid, seco
     .await
 }
 
-/// Releases leases.
 pub(super) async fn release_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid) -> sqlx::Result<()> {
     sqlx::query!("delete from webhook_leases where subscription_id = any($1) and holder = $2", ids, holder)
         .execute(pool)
@@ -122,12 +116,11 @@ pub(super) async fn release_leases(pool: &PgPool, ids: &[Uuid], holder: Uuid) ->
         .map(drop)
 }
 
-/// Reads the current rows of subscriptions.
 pub(super) async fn read_subscriptions(
     by_key: &PreparedPool,
     keys: &[SubscriptionKey],
 ) -> sqlx::Result<Vec<SubscriptionState>> {
-    let (tenants, ids) = columns(keys);
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
     let mut db = by_key.take().await?;
     let states = sqlx::query_file_as!(SubscriptionState, "queries/read_subscriptions.sql", &tenants, &ids)
         .fetch_all(&mut *db)

@@ -50,7 +50,6 @@ pub(super) fn for_bus<'a>(composed: &'a [ComposedEvent<'a>]) -> Vec<&'a Composed
     composed.iter().filter(|event| event.link.is_published(event.pending)).collect()
 }
 
-/// The body of an event.
 fn body_of(pending: &PendingEvent, link: &ProductLink) -> Result<Bytes, serde_json::Error> {
     let event = Event {
         id: pending.id,

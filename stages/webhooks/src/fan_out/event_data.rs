@@ -40,11 +40,6 @@ pub(super) fn is_first(
     first.is_none_or(|first| occurred_at <= first)
 }
 
-/// True if the mail's route delivers what it accepts, and confirms nothing later.
-fn delivers_at_once(provider: Option<&str>) -> bool {
-    provider.is_none_or(schemas::events::delivers_at_once)
-}
-
 /// An event's data as it stands in every body, written once.
 pub(super) fn to_json(data: &EventData) -> Result<Arc<RawValue>, serde_json::Error> {
     to_raw_value(data).map(Arc::from)
@@ -74,10 +69,12 @@ pub(super) fn events_of(fact: &SendFact<'_>, mail: MailData) -> Result<Option<Ve
 
 /// The event types of a fact; none for internal facts. `None`: of a type that this version does not know.
 pub(super) fn event_types(fact: &SendFact<'_>) -> Option<Vec<EventType>> {
+    // The mail's route delivers what it accepts, and confirms nothing later.
+    let delivers_at_once = fact.provider.is_none_or(schemas::events::delivers_at_once);
     Some(match fact.fact_type {
-        "sent" if delivers_at_once(fact.provider) => vec![EventType::EmailSent, EventType::EmailDelivered],
+        "sent" if delivers_at_once => vec![EventType::EmailSent, EventType::EmailDelivered],
         "sent" => vec![EventType::EmailSent],
-        "delivered" if delivers_at_once(fact.provider) => Vec::new(),
+        "delivered" if delivers_at_once => Vec::new(),
         "delivered" => vec![EventType::EmailDelivered],
         "failed" | "expired" if bounce_class(fact.detail).is_some() => {
             vec![EventType::EmailFailed, EventType::EmailBounced]

@@ -29,7 +29,6 @@ use super::{
 const PUBLISH_MAX: Duration = Duration::from_secs(1);
 /// After the bus failed or was too slow, the events of this time are left to the sweep.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// How often the sweep runs.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Publishes the events of fan-out transactions.
@@ -37,12 +36,12 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct FeedPublisher {
     bus: Bus,
     /// Nothing is published before this time: the bus failed.
-    paused_until: Mutex<Option<Instant>>,
+    paused_until: Mutex<Instant>,
 }
 
 impl FeedPublisher {
     pub fn new(bus: Bus) -> Self {
-        Self { bus, paused_until: Mutex::default() }
+        Self { bus, paused_until: Mutex::new(Instant::now()) }
     }
 
     /// Publishes these events, or writes notes about the facts of their tenants in the caller's transaction.
@@ -65,8 +64,7 @@ impl FeedPublisher {
 
     /// True if all were published.
     async fn publish(&self, events: Vec<&ComposedEvent<'_>>) -> bool {
-        let is_paused = |until: Instant| Instant::now() < until;
-        if self.paused_until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(is_paused) {
+        if Instant::now() < *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner) {
             return false;
         }
         let published = events.len() as u64;
@@ -79,7 +77,7 @@ impl FeedPublisher {
             Err(_) => runtime::BusError::Timeout.into(),
         };
         tracing::warn!(stage = "webhooks", error = %failure.chain(), "events are not published yet; the sweep publishes them when the bus is back");
-        *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PAUSE_AFTER_FAILURE);
+        *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + PAUSE_AFTER_FAILURE;
         false
     }
 }
@@ -90,7 +88,6 @@ async fn release_snapshot(db: &mut PgConnection) -> sqlx::Result<()> {
     sqlx::raw_sql("select").execute(db).await.map(drop)
 }
 
-/// The sweep that publishes events from notes.
 pub(crate) struct PublishFeedNotes {
     pub by_key: PreparedPool,
     pub bus: Bus,
@@ -110,8 +107,7 @@ impl Sweep for PublishFeedNotes {
         }
         // The copies of facts that this version does not know go: their notes wait for a newer version, which copies them anew.
         let (pending, _) = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
-        let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
-        let subscribers = Subscribers::load(&mut tx, &tenants).await?;
+        let subscribers = Subscribers::load(&mut tx, &pending).await?;
         let composed = compose::compose(&pending, &subscribers)?;
         let events = compose::for_bus(&composed);
         // Before the commit: an event that is published twice is recognised by its id, one that is never published is lost.

@@ -10,10 +10,7 @@ mod pending_events;
 mod store;
 mod subscribers;
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    time::Instant,
-};
+use std::{collections::HashSet, time::Instant};
 
 use runner::StageError;
 use runtime::{Counter, Histogram, db::BEGIN_ASYNC_COMMIT, plans::PreparedPool};
@@ -43,8 +40,7 @@ pub(crate) async fn fan_out_notes(
         return Ok(Default::default());
     }
     let (pending, unknown_facts) = read_pending_events(&mut tx, &noted.events, &noted.notices, &noted.contacts).await?;
-    let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
-    let subscribers = Subscribers::load(&mut tx, &tenants).await?;
+    let subscribers = Subscribers::load(&mut tx, &pending).await?;
     let composed = compose::compose(&pending, &subscribers)?;
     feed.publish_or_note(&mut tx, &noted, compose::for_bus(&composed)).await?;
     let fresh = store::insert(&mut tx, &composed).await?;
@@ -79,12 +75,11 @@ fn without(notices: &Keys, pending: &[PendingEvent]) -> Keys {
 /// Delivers these events again to one subscription. Returns how many deliveries were started.
 pub(crate) async fn replay_events(
     db: &mut PgConnection,
-    tenant: Uuid,
     subscription: Uuid,
     mut pending: Vec<PendingEvent>,
 ) -> Result<i64, StageError> {
     pending.retain(|pending| pending.event_type != EventType::WebhookTest);
-    let subscribers = Subscribers::load(db, &BTreeSet::from([tenant])).await?.only_subscription(subscription);
+    let subscribers = Subscribers::load(db, &pending).await?.only_subscription(subscription);
     let composed = compose::compose(&pending, &subscribers)?;
     Ok(store::replay_deliveries(db, &composed).await?)
 }

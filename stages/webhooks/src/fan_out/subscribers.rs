@@ -49,9 +49,10 @@ impl ProductLink {
 }
 
 impl Subscribers {
-    /// Loads the subscribers of these tenants' events.
-    pub async fn load(db: &mut PgConnection, tenants: &BTreeSet<Uuid>) -> sqlx::Result<Self> {
-        let tenants: Vec<Uuid> = tenants.iter().copied().collect();
+    /// Loads the subscribers of these events' tenants.
+    pub async fn load(db: &mut PgConnection, pending: &[PendingEvent]) -> sqlx::Result<Self> {
+        let tenants: BTreeSet<Uuid> = pending.iter().map(|pending| pending.tenant_id).collect();
+        let tenants: Vec<Uuid> = tenants.into_iter().collect();
         let mut subscribers = Self::default();
         for row in sqlx::query_file!("queries/load_links.sql", &tenants).fetch_all(db).await? {
             let subscription = row.subscription_id.map(|id| Subscription {

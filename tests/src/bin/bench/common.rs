@@ -10,6 +10,7 @@ use std::{
 };
 
 use pipeline::{Rig, measure};
+use serde_json::json;
 use uuid::Uuid;
 
 /// About 10 KB of HTML with ten merge fields, three links and a table, as newsletters have.
@@ -65,43 +66,37 @@ pub(super) async fn warm_up(rig: &Rig) -> u64 {
 
 async fn fill_list_of(rig: &Rig, contacts: usize, name: &str) -> Uuid {
     let list = schemas::new_id();
-    sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, 'list', $3)")
-        .bind(rig.engine_tenant_id)
-        .bind(list)
-        .bind(list.to_string())
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    let insert = sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, 'list', $3)");
+    insert.bind(rig.engine_tenant_id).bind(list).bind(list.to_string()).execute(&rig.pool).await.unwrap();
     // Ids in time order, as the engine makes them.
     let prefix = schemas::LaunchId::fresh().prefix();
-    sqlx::query(
+    let insert = sqlx::query(
         "insert into contacts (tenant_id, id, address, first_name, last_name, title, phone, company, timezone, locale, lifecycle_stage)
          select $1, ($2 || lpad(to_hex(n), 9, '0'))::uuid, $4 || '-' || n || '@example-' || (n % 50) || '.com', 'First' || n, 'Last' || n,
                 'Dr', '+1 555 ' || n, 'Company ' || n, 'Europe/Berlin', 'en', 'lead'
          from generate_series(1, $3::bigint) n",
-    )
-    .bind(rig.engine_tenant_id)
-    .bind(prefix)
-    .bind(contacts as i64)
-    .bind(name)
-    .execute(&rig.pool)
-    .await
-    .unwrap();
-    sqlx::query(
+    );
+    insert.bind(rig.engine_tenant_id).bind(prefix).bind(contacts as i64).bind(name).execute(&rig.pool).await.unwrap();
+    let insert = sqlx::query(
         "insert into audience_members (tenant_id, audience_id, contact_id)
          select tenant_id, $2, id from contacts where tenant_id = $1 and address like $3 || '-%'",
-    )
-    .bind(rig.engine_tenant_id)
-    .bind(list)
-    .bind(name)
-    .execute(&rig.pool)
-    .await
-    .unwrap();
-    for table in ["contacts", "audience_members"] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("vacuum analyze {table}"))).execute(&rig.pool).await.unwrap();
-    }
-    sqlx::query("checkpoint").execute(&rig.pool).await.unwrap();
+    );
+    insert.bind(rig.engine_tenant_id).bind(list).bind(name).execute(&rig.pool).await.unwrap();
+    vacuum(rig, "contacts, audience_members").await;
     list
+}
+
+/// Gives the planner statistics of these tables, and leaves no checkpoint to what is measured.
+pub(super) async fn vacuum(rig: &Rig, tables: &'static str) {
+    sqlx::query(sqlx::AssertSqlSafe(format!("vacuum analyze {tables}"))).execute(&rig.pool).await.unwrap();
+    sqlx::query("checkpoint").execute(&rig.pool).await.unwrap();
+}
+
+/// A template for transactional mail with a code; answers its id.
+pub(super) async fn code_template(rig: &Rig) -> String {
+    let subject = "Code {{ data.code }}";
+    let body = json!({"name": "T", "template_type": "transactional", "subject": subject, "body_html": newsletter()});
+    rig.made("/v1/templates", body, "template_id").await
 }
 
 /// How often memory is looked at.
@@ -164,7 +159,15 @@ impl Watch {
 
 /// The value below which such a part of sorted ones lies.
 pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
-    sorted[((sorted.len() - 1) as f64 * part).round() as usize]
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * part).round() as usize).copied().unwrap_or(f64::NAN)
+}
+
+/// Latencies in milliseconds, for the line of figures.
+pub(super) fn spread(latencies: &mut [f64]) -> String {
+    latencies.sort_by(f64::total_cmp);
+    let at = |part: f64| quantile(latencies, part);
+    format!("p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms  max {:.1} ms", at(0.5), at(0.9), at(0.99), at(1.0))
 }
 
 /// How the engine runs whose mail is measured.

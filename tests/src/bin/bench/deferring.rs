@@ -47,14 +47,11 @@ async fn once(recipients: usize, deferring: usize, defers: bool) -> Outcome {
             .collect();
         rig.sink.set_rules(json!(rules)).await;
     }
-    let others: i64 = sqlx::query_scalar(
+    let domains: Vec<String> = (0..deferring).map(|n| format!("example-{n}.com")).collect();
+    let query = sqlx::query_scalar(
         "select count(*) from contacts where tenant_id = $1 and not split_part(address, '@', 2) = any($2)",
-    )
-    .bind(rig.engine_tenant_id)
-    .bind((0..deferring).map(|n| format!("example-{n}.com")).collect::<Vec<_>>())
-    .fetch_one(&rig.pool)
-    .await
-    .unwrap();
+    );
+    let others: i64 = query.bind(rig.engine_tenant_id).bind(domains).fetch_one(&rig.pool).await.unwrap();
     let watch = Watch::start(&rig);
     let started = Instant::now();
     rig.launch(campaign).await;
@@ -64,10 +61,7 @@ async fn once(recipients: usize, deferring: usize, defers: bool) -> Outcome {
         assert!(started.elapsed() < Duration::from_secs(1_500), "stuck");
     }
     let wall = started.elapsed();
-    let asked = sqlx::query_scalar("select count(*) from events where tenant_id = $1 and type = 'deferred'")
-        .bind(rig.engine_tenant_id)
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
+    let query = sqlx::query_scalar("select count(*) from events where tenant_id = $1 and type = 'deferred'");
+    let asked = query.bind(rig.engine_tenant_id).fetch_one(&rig.pool).await.unwrap();
     Outcome { rate: others as f64 / wall.as_secs_f64(), asked, report: watch.report(wanted as usize) }
 }

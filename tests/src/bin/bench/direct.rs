@@ -4,21 +4,16 @@ use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, jetstream};
 use pipeline::Rig;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::common::{Setup, Watch, newsletter};
+use super::common::{Setup, Watch, code_template};
 
 /// Publications whose answer is awaited at once.
 const WINDOW: usize = 8;
 
 pub(super) async fn run(mails: usize, array: usize, setup: Setup) {
     let rig = setup.start().await;
-    let template = rig
-        .client
-        .post("/v1/templates", json!({"name": "T", "template_type": "transactional", "subject": "Code {{ data.code }}", "body_html": newsletter()}))
-        .await
-        .expect(201)["template_id"]
-        .clone();
+    let template = code_template(&rig).await;
     let bodies = arrays(&rig, &template, mails, array);
     let client = async_nats::connect(rig.env["POSTRIDER_NATS_URL"].as_str()).await.unwrap();
     let jetstream = jetstream::new(client);
@@ -57,7 +52,7 @@ pub(super) async fn run(mails: usize, array: usize, setup: Setup) {
     );
 }
 
-fn arrays(rig: &Rig, template: &Value, mails: usize, array: usize) -> Vec<String> {
+fn arrays(rig: &Rig, template: &str, mails: usize, array: usize) -> Vec<String> {
     let request = |n: usize| {
         json!({
             "product_tenant_id": rig.client.tenant(), "template_id": template, "email": format!("direct-{n}@example-{}.com", n % 50),

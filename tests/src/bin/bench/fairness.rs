@@ -10,7 +10,7 @@ use pipeline::{Client, Rig};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::common::{fill_list, newsletter};
+use super::common::{fill_list, newsletter, quantile, vacuum};
 
 /// Small campaigns that run alone, on an idle engine, before the others.
 const ALONE: usize = 7;
@@ -58,7 +58,7 @@ pub(super) async fn run(options: Options) {
     let seconds = completions(&rig, &launched).await;
     let fair = (options.tenants + 1) as f64 * options.recipients as f64 / rate;
     let bound = alone + fair;
-    let at = |quantile: f64| seconds[((seconds.len() - 1) as f64 * quantile).round() as usize];
+    let at = |part: f64| quantile(&seconds, part);
     let within = seconds.iter().filter(|seconds| **seconds <= 2.0 * bound).count();
     println!(
         "fairness {} tenants x {} beside one of {}: launches took {:.1} s, {rate:.0} mails/s in all ({} of them the large one's); \
@@ -117,9 +117,7 @@ async fn make_smalls(rig: &Rig, count: usize, recipients: usize) -> Vec<Small> {
             .await
             .unwrap();
     }
-    for table in ["tenants", "domains", "senders", "contacts", "audience_members"] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("vacuum analyze {table}"))).execute(&rig.pool).await.unwrap();
-    }
+    vacuum(rig, "tenants, domains, senders, contacts, audience_members").await;
     let mut smalls = Vec::with_capacity(count);
     for n in 0..count {
         let client = rig.client.for_tenant(&names[n]);
@@ -149,7 +147,7 @@ async fn run_alone(rig: &Rig, smalls: &[Small], recipients: usize) -> f64 {
         seconds.extend(completions(rig, &[launched]).await);
     }
     seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
+    quantile(&seconds, 0.5)
 }
 
 /// Waits until all mail of these tenants is sent.
@@ -157,12 +155,8 @@ async fn wait_for(rig: &Rig, smalls: &[Small], recipients: usize) {
     let tenants: Vec<Uuid> = smalls.iter().map(|small| small.tenant).collect();
     let deadline = Instant::now() + Duration::from_secs(1_500);
     loop {
-        let sent: i64 =
-            sqlx::query_scalar("select coalesce(sum(sent), 0)::int8 from batches where tenant_id = any($1)")
-                .bind(&tenants)
-                .fetch_one(&rig.pool)
-                .await
-                .unwrap();
+        let query = sqlx::query_scalar("select coalesce(sum(sent), 0)::int8 from batches where tenant_id = any($1)");
+        let sent: i64 = query.bind(&tenants).fetch_one(&rig.pool).await.unwrap();
         if sent == (smalls.len() * recipients) as i64 {
             return;
         }
@@ -174,13 +168,10 @@ async fn wait_for(rig: &Rig, smalls: &[Small], recipients: usize) {
 /// Seconds from asking for the launch to the last mail of each, sorted.
 async fn completions(rig: &Rig, launched: &[Launched]) -> Vec<f64> {
     let tenants: Vec<Uuid> = launched.iter().map(|launched| launched.tenant).collect();
-    let ended: Vec<(Uuid, f64)> = sqlx::query_as(
+    let query = sqlx::query_as(
         "select tenant_id, extract(epoch from max(decided_at))::float8 from sends where tenant_id = any($1) and state = 'sent' group by tenant_id",
-    )
-    .bind(&tenants)
-    .fetch_all(&rig.pool)
-    .await
-    .unwrap();
+    );
+    let ended: Vec<(Uuid, f64)> = query.bind(&tenants).fetch_all(&rig.pool).await.unwrap();
     let ended: HashMap<Uuid, f64> = ended.into_iter().collect();
     let mut seconds: Vec<f64> = launched.iter().map(|launched| ended[&launched.tenant] - launched.at).collect();
     seconds.sort_by(f64::total_cmp);

@@ -7,7 +7,7 @@ use async_nats::HeaderMap;
 use pipeline::Rig;
 use serde_json::{Value, json};
 
-use super::common::{Watch, newsletter, quantile};
+use super::common::{Watch, newsletter, spread};
 
 /// How a message is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -45,14 +45,9 @@ pub(super) async fn run(count: usize, attachment: usize, via: Via) {
         ask(&rig, &client, via, n, body).await;
         latencies.push(begun.elapsed().as_secs_f64() * 1_000.0);
     }
-    latencies.sort_by(f64::total_cmp);
-    let at = |part: f64| quantile(&latencies, part);
     println!(
-        "messages {count} via {via:?}, attachment {attachment} bytes: p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms  max {:.1} ms  {}",
-        at(0.5),
-        at(0.9),
-        at(0.99),
-        at(1.0),
+        "messages {count} via {via:?}, attachment {attachment} bytes: {}  {}",
+        spread(&mut latencies),
         watch.report(count)
     );
 }

@@ -6,7 +6,7 @@ use pipeline::Rig;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::common::fill_list;
+use super::common::{fill_list, vacuum};
 
 /// Fields of all types, a tag for a few, and a campaign of the past: a third opened it, a twentieth followed a link.
 async fn furnish(rig: &Rig, tag: Uuid, campaign: Uuid) {
@@ -53,10 +53,7 @@ async fn furnish(rig: &Rig, tag: Uuid, campaign: Uuid) {
             .await
             .unwrap();
     }
-    for table in ["contacts", "audience_members", "sends", "contact_facts"] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("vacuum analyze {table}"))).execute(&rig.pool).await.unwrap();
-    }
-    sqlx::query("checkpoint").execute(&rig.pool).await.unwrap();
+    vacuum(rig, "contacts, audience_members, sends, contact_facts").await;
 }
 
 pub(super) async fn run(contacts: usize) {

@@ -5,20 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::join_all;
 use pipeline::Rig;
 use serde_json::json;
 
-use super::common::{Watch, fill_list, newsletter, quantile};
+use super::common::{Watch, code_template, fill_list, newsletter, spread};
 
 pub(super) async fn run(per_second: u32, seconds: u32, beside_campaign: usize) {
     let mut rig = Rig::measured().await.with("LOG", "warn");
     rig.start_all().await;
-    let template = rig
-        .client
-        .post("/v1/templates", json!({"name": "T", "template_type": "transactional", "subject": "Code {{ data.code }}", "body_html": newsletter()}))
-        .await
-        .expect(201)["template_id"]
-        .clone();
+    let template = code_template(&rig).await;
     let mut campaign = None;
     if beside_campaign > 0 {
         let list = fill_list(&rig, beside_campaign).await;
@@ -47,10 +43,7 @@ pub(super) async fn run(per_second: u32, seconds: u32, beside_campaign: usize) {
             (address, due)
         }));
     }
-    let mut due = Vec::new();
-    for task in tasks {
-        due.push(task.await.unwrap());
-    }
+    let due: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     let during = match campaign {
         Some(campaign) => pipeline::ledger::states(&rig.pool, campaign).await.get("queued").copied().unwrap_or(0),
         None => 0,
@@ -67,19 +60,14 @@ pub(super) async fn run(per_second: u32, seconds: u32, beside_campaign: usize) {
         let due_us = due.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as f64;
         latencies.push((accepted.expect("a mail was lost") as f64 - due_us) / 1_000.0);
     }
-    latencies.sort_by(f64::total_cmp);
-    let at = |part: f64| quantile(&latencies, part);
     println!(
-        "transactional {per_second}/s for {seconds} s beside a campaign of {beside_campaign} ({during} still queued at the end): p50 {:.1} ms  p90 {:.1} ms  p99 {:.1} ms  max {:.1} ms  {}",
-        at(0.5),
-        at(0.9),
-        at(0.99),
-        at(1.0),
+        "transactional {per_second}/s for {seconds} s beside a campaign of {beside_campaign} ({during} still queued at the end): {}  {}",
+        spread(&mut latencies),
         watch.report(total as usize)
     );
 }
 
-async fn send_one(rig: &Rig, template: &serde_json::Value, address: String) {
+async fn send_one(rig: &Rig, template: &str, address: String) {
     let body = json!({"template_id": template, "email": address, "first_name": "Ann", "data": {"code": "123456"}});
     rig.client.post("/v1/transactional", body).await.expect(202);
 }

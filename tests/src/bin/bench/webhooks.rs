@@ -18,6 +18,8 @@ use tokio::{
 };
 use uuid::Uuid;
 
+use super::common::quantile;
+
 /// Sends of each tenant, to have facts about.
 const SENDS: usize = 100;
 
@@ -99,8 +101,8 @@ async fn idle(samples: usize) {
     let latencies = bench.latencies(&written);
     println!(
         "webhooks when idle, commit to POST received: p50 {:.1} ms, p99 {:.1} ms of {samples}",
-        at(&latencies, 0.50) * 1e3,
-        at(&latencies, 0.99) * 1e3
+        quantile(&latencies, 0.50) * 1e3,
+        quantile(&latencies, 0.99) * 1e3
     );
 }
 
@@ -126,18 +128,12 @@ async fn beside_silent(silent: usize, seconds: u64) -> f64 {
     println!(
         "webhooks to 200 healthy receivers beside {} silent ones: p50 {:.1} ms, p99 {:.1} ms of {}; peak {:.0} MiB",
         silent.len(),
-        at(&latencies, 0.50) * 1e3,
-        at(&latencies, 0.99) * 1e3,
+        quantile(&latencies, 0.50) * 1e3,
+        quantile(&latencies, 0.99) * 1e3,
         latencies.len(),
         measure::peak_mib(bench.rig.processes["webhooks"].pid())
     );
-    at(&latencies, 0.99)
-}
-
-/// The value below which this share of sorted values lies.
-fn at(sorted: &[f64], share: f64) -> f64 {
-    let place = ((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len().max(1));
-    sorted.get(place - 1).copied().unwrap_or(f64::NAN)
+    quantile(&latencies, 0.99)
 }
 
 impl Bench {
@@ -172,7 +168,7 @@ impl Bench {
             .execute(&mut *tx)
             .await
             .unwrap();
-        sqlx::query(
+        let insert = sqlx::query(
             "with link as (
                  insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
                  values ('bench', 'production', $1::text, $1, 'o@example.com')
@@ -189,63 +185,32 @@ impl Bench {
              insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, content_id, audience_mode, list_id,
                                     message_purpose, classification, status)
              values ($1, $6, 'bench', 'production', 'c', $4, $2, 'list', $5, 'newsletter', 'marketing', 'sending')",
-        )
-        .bind(tenant)
-        .bind(content)
-        .bind(domain)
-        .bind(sender)
-        .bind(list)
-        .bind(campaign)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
-        sqlx::query(
+        );
+        let insert = insert.bind(tenant).bind(content).bind(domain).bind(sender).bind(list).bind(campaign);
+        insert.execute(&mut *tx).await.unwrap();
+        let insert = sqlx::query(
             "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size, sent)
              values ($1, $2, $3, 'campaign', 'bulk', 'marketing', $4, $5, $6, 'done', $7, $7)",
-        )
-        .bind(tenant)
-        .bind(batch)
-        .bind(month_of(batch))
-        .bind(campaign)
-        .bind(content)
-        .bind(sender)
-        .bind(SENDS as i32)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
+        );
+        let insert = insert.bind(tenant).bind(batch).bind(month_of(batch)).bind(campaign).bind(content).bind(sender);
+        insert.bind(SENDS as i32).execute(&mut *tx).await.unwrap();
         let contacts: Vec<Uuid> = (0..SENDS).map(|_| new_id()).collect();
         let sends: Vec<Uuid> = (0..SENDS).map(|n| SendId::of(batch, n as u16).0).collect();
-        sqlx::query(
+        let insert = sqlx::query(
             "insert into contacts (tenant_id, id, address) select $1, c, c::text || '@example.org' from unnest($2::uuid[]) c",
-        )
-        .bind(tenant)
-        .bind(&contacts)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
-        sqlx::query(
+        );
+        insert.bind(tenant).bind(&contacts).execute(&mut *tx).await.unwrap();
+        let insert = sqlx::query(
             "insert into sends (tenant_id, id, month, campaign_id, contact_id, state)
              select $1, s.id, $2, $3, s.contact, 'sent' from unnest($4::uuid[], $5::uuid[]) s (id, contact)",
-        )
-        .bind(tenant)
-        .bind(month_of(batch))
-        .bind(campaign)
-        .bind(&sends)
-        .bind(&contacts)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
-        sqlx::query(
+        );
+        let insert = insert.bind(tenant).bind(month_of(batch)).bind(campaign).bind(&sends).bind(&contacts);
+        insert.execute(&mut *tx).await.unwrap();
+        let insert = sqlx::query(
             "insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, secret)
              values ($1, $2, 'bench', 'production', $3, '{email.opened}', $4)",
-        )
-        .bind(tenant)
-        .bind(new_id())
-        .bind(url)
-        .bind(secret)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
+        );
+        insert.bind(tenant).bind(new_id()).bind(url).bind(secret).execute(&mut *tx).await.unwrap();
         tx.commit().await.unwrap();
         Subscriber { tenant, batch }
     }
@@ -263,23 +228,18 @@ impl Bench {
     async fn facts(&self, subscriber: &Subscriber, count: usize) -> Vec<Written> {
         let facts: Vec<Uuid> = (0..count).map(|_| new_id()).collect();
         let sends: Vec<Uuid> = (0..count).map(|n| SendId::of(subscriber.batch, n as u16).0).collect();
-        sqlx::query(
+        let insert = sqlx::query(
             r#"insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
                select $1, f.send, f.id, $4, 'opened', now(), '{"ip": "192.0.2.1", "user_agent": "Mozilla/5.0", "is_machine": false}'
                from unnest($2::uuid[], $3::uuid[]) f (send, id)"#,
-        )
-        .bind(subscriber.tenant)
-        .bind(&sends)
-        .bind(&facts)
-        .bind(month_of(subscriber.batch))
-        .execute(&self.rig.pool)
-        .await
-        .unwrap();
+        );
+        let insert = insert.bind(subscriber.tenant).bind(&sends).bind(&facts).bind(month_of(subscriber.batch));
+        insert.execute(&self.rig.pool).await.unwrap();
         let committed = Instant::now();
         facts.into_iter().map(|fact| (Event::id_of(fact, EventType::EmailOpened), committed)).collect()
     }
 
-    /// As `runtime::CommitNotifier` rings.
+    /// Publishes a notification as `runtime::CommitNotifier` does.
     async fn ring(&self) {
         static CLIENT: tokio::sync::OnceCell<(String, async_nats::Client)> = tokio::sync::OnceCell::const_new();
         let url = self.rig.env["POSTRIDER_NATS_URL"].clone();

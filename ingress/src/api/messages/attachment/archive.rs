@@ -8,7 +8,7 @@ use std::{collections::HashSet, io::Read};
 use flate2::{Crc, bufread::DeflateDecoder};
 use runtime::Budget;
 
-use super::refusal::{AttachmentRefusal, InspectionFault};
+use super::refusal::{AttachmentRefusal, DECODER_BYTES, InspectionFault};
 
 /// The first bytes of an archive.
 pub(super) const MAGIC: &[u8] = b"PK\x03\x04";
@@ -24,8 +24,6 @@ const ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
 const SIZES_FOLLOW: u16 = 1 << 3;
 /// Stands for "see the 64-bit extension".
 const ELSEWHERE: u32 = u32::MAX;
-/// What an open decoder holds.
-const DECODER_BYTES: usize = 64 * 1024;
 
 /// One file in an archive.
 #[derive(Debug)]
@@ -79,11 +77,8 @@ fn end_of_directory(content: &[u8]) -> Result<usize, AttachmentRefusal> {
         let at = last - comment;
         if content.get(at..).is_some_and(|tail| tail.starts_with(END_MAGIC)) {
             // The last one counts; one that does not reach the end is followed by something else.
-            return if usize::from(word(content, at + 20)?) == comment {
-                Ok(at)
-            } else {
-                Err(AttachmentRefusal::Damaged)
-            };
+            let reaches_end = usize::from(word(content, at + 20)?) == comment;
+            return reaches_end.then_some(at).ok_or(AttachmentRefusal::Damaged);
         }
     }
     Err(AttachmentRefusal::Damaged)

@@ -43,7 +43,7 @@ pub(super) enum InspectionResult {
 /// The bytes of a job: the kind, and the file. `None`: this is not base64.
 pub(super) fn job(kind: FileKind, base64: &str) -> Option<Vec<u8>> {
     let mut job = Vec::with_capacity(1 + base64.len() / 4 * 3);
-    job.push(kind.to_byte());
+    job.push(kind as u8);
     STANDARD.decode_vec(base64, &mut job).ok()?;
     Some(job)
 }

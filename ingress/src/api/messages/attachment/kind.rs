@@ -30,12 +30,7 @@ impl FileKind {
         }
     }
 
-    /// As a byte, for a job of another process.
-    pub(super) fn to_byte(self) -> u8 {
-        self as u8
-    }
-
-    /// The kind that is this byte.
+    /// The kind that is this byte of a job of another process.
     pub(super) fn of_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
     }

@@ -47,6 +47,7 @@ use crate::pipeline::{
     error::{ApiError, FieldFault},
     shares::Shares,
     types::{Name, texts},
+    validate::is_ascii_name,
 };
 
 /// Most attachments of one mail.
@@ -148,8 +149,7 @@ pub(crate) fn uploads(faults: &mut Faults, bodies: Vec<NewAttachment>) -> Result
     let mut ids = HashSet::new();
     for (place, id) in bodies.iter().enumerate().filter_map(|(place, body)| Some((place, body.content_id.as_ref()?))) {
         let path = format!("attachments[{place}].content_id");
-        let is_id = (1..=CONTENT_ID_MAX).contains(&id.len())
-            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte));
+        let is_id = is_ascii_name(id, CONTENT_ID_MAX, b"-_.@");
         faults.require(is_id, &path, "invalid", "has letters, digits, dashes, underscores, dots and @, at most 100");
         faults.require(ids.insert(id), &path, "duplicate", "is that of another attachment");
     }

@@ -115,16 +115,13 @@ impl DocumentLimits<'_> {
         let mut kept = Vec::new();
         entry.unpack(budget, |piece| {
             unpacked.add(piece.len(), budget)?;
-            let is_archive = kept.starts_with(archive::MAGIC);
-            if is_read || (is_archive && stored.is_none()) {
-                let most = if is_read { PART_MAX } else { inner_max };
-                if kept.len() + piece.len() > most {
-                    return Err(AttachmentRefusal::NotInspectable.into());
-                }
-                budget.hold(piece.len())?;
-                kept.extend_from_slice(piece);
-            } else if kept.len() < start {
-                // The whole piece: should it begin an archive, the rest is needed, too.
+            let is_kept = is_read || (kept.starts_with(archive::MAGIC) && stored.is_none());
+            let most = if is_read { PART_MAX } else { inner_max };
+            if is_kept && kept.len() + piece.len() > most {
+                return Err(AttachmentRefusal::NotInspectable.into());
+            }
+            // Of what is not kept, the whole first piece: should it begin an archive, the rest is needed, too.
+            if is_kept || kept.len() < start {
                 budget.hold(piece.len())?;
                 kept.extend_from_slice(piece);
             }

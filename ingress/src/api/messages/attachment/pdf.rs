@@ -9,7 +9,7 @@ use std::{collections::HashSet, io::Read};
 use flate2::bufread::ZlibDecoder;
 use runtime::Budget;
 
-use super::refusal::{AttachmentRefusal, InspectionFault, Unpacked};
+use super::refusal::{AttachmentRefusal, DECODER_BYTES, InspectionFault, Unpacked};
 
 /// How far from the end `%%EOF` may be.
 const END_WITHIN: usize = 2_048;
@@ -22,8 +22,6 @@ const RATIO_MAX: u64 = 50;
 /// Most times a byte of the document is read as part of a dictionary. Dictionaries do not overlap; what only looks like one may.
 const READINGS_MAX: u64 = 4;
 const READINGS_FREE: u64 = 64 * 1024;
-/// What an open decoder holds.
-const DECODER_BYTES: usize = 64 * 1024;
 
 /// Names that no ordinary document carries, and what each is refused as.
 const REFUSED: [(&[u8], AttachmentRefusal); 9] = [

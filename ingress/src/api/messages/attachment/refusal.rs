@@ -3,6 +3,8 @@
 use runtime::{Budget, Spent};
 use serde::{Deserialize, Serialize};
 
+/// What an open decoder holds.
+pub(super) const DECODER_BYTES: usize = 64 * 1024;
 /// So much may unpack from whatever little; beyond it the ratio counts.
 const UNPACKED_FREE: u64 = 10 * 1024 * 1024;
 

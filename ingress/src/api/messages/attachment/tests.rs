@@ -12,7 +12,7 @@ use runtime::{Budget, Used};
 
 /// The media type to send it with, if the content is what the extension says.
 fn media_type(kind: FileKind, content: &[u8]) -> Result<&'static str, AttachmentRefusal> {
-    let job = [[kind.to_byte()].as_slice(), content].concat();
+    let job = [[kind as u8].as_slice(), content].concat();
     match examine::run(&job).unwrap() {
         InspectionResult::Good { charset } => Ok(kind.sent_as(charset)),
         InspectionResult::Refused(refusal) => Err(refusal),

@@ -90,6 +90,10 @@ impl HealthCheck {
         }
     }
 
+    fn warn(self, cause: impl Into<String>, fix: &[&str], runbook: &str) -> Self {
+        self.because(HealthStatus::Warn, cause, fix, runbook)
+    }
+
     /// A warning that the facts could not be read. Another check has the cause.
     fn unavailable(self) -> Self {
         Self { status: HealthStatus::Warn, ..self.observed("could not be checked") }
@@ -104,8 +108,7 @@ fn database(facts: &PlatformFacts) -> HealthCheck {
             if took.as_secs_f64() < DATABASE_SLOW_SECONDS {
                 return check;
             }
-            check.because(
-                HealthStatus::Warn,
+            check.warn(
                 "Postgres is slow",
                 &["look for long statements and a full disk in pg_stat_activity"],
                 "api-slow",
@@ -161,8 +164,7 @@ fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> HealthCheck {
             "process-down",
         ),
         (_, 0) => check,
-        (_, _) => check.because(
-            HealthStatus::Warn,
+        (_, _) => check.warn(
             "a process crashed or cannot reach Postgres; the others do its work",
             &["read its log"],
             "process-down",
@@ -219,8 +221,7 @@ fn failing_sweeps(stages: Option<&[StageFacts]>) -> HealthCheck {
     if failing.is_empty() {
         return check;
     }
-    check.observed(format!("last run failed: {}", failing.join(", "))).because(
-        HealthStatus::Warn,
+    check.observed(format!("last run failed: {}", failing.join(", "))).warn(
         "work that the bus lost is not announced again while its sweep fails",
         &["read the log for `sweep failed`: it has the error"],
         "sweep-failing",
@@ -241,8 +242,7 @@ fn dead_letters(streams: Option<&[StreamFacts]>) -> HealthCheck {
     if dead.newest_seconds >= DEAD_LETTER_WARN_SECONDS {
         return check;
     }
-    check.because(
-        HealthStatus::Warn,
+    check.warn(
         "a worker could not handle a message and set it aside",
         &["`postrider dead list` says what and why", "mend the cause, then `postrider dead replay`"],
         "dead-letters",
@@ -263,8 +263,7 @@ fn queues(streams: Option<&[StreamFacts]>) -> HealthCheck {
     let check = check.observed(observation);
     let oldest = between.iter().max_by_key(|facts| facts.oldest_seconds);
     let Some(facts) = oldest.filter(|facts| facts.oldest_seconds >= QUEUE_WARN_SECONDS) else { return check };
-    check.because(
-        HealthStatus::Warn,
+    check.warn(
         format!("the stage that reads {} is behind", facts.name),
         &[
             "look at mail_stage_oldest_message_age_seconds: which stage and lane",
@@ -315,8 +314,7 @@ fn owed(owed: Option<&[OwedWork]>, stages: Option<&[StageFacts]>) -> HealthCheck
     }
     let is_missing = stages.is_some_and(|stages| of_stage(stages, &oldest.stage).is_none_or(|facts| facts.alive == 0));
     let cause = if is_missing { "no process runs it" } else { "it is behind, or what announces its work fails" };
-    check.because(
-        HealthStatus::Warn,
+    check.warn(
         format!("the oldest work of the stage {} waits for {:.0} s: {cause}", oldest.stage, oldest.oldest),
         &[
             "start it, or more of it: `postrider stage <name>`",
@@ -338,8 +336,7 @@ fn stream_capacity(streams: Option<&[StreamFacts]>) -> HealthCheck {
     if percent < STREAM_WARN_PERCENT {
         return check;
     }
-    check.because(
-        HealthStatus::Warn,
+    check.warn(
         format!("{name} is nearly full; a full stream refuses signals and direct requests"),
         &["start the stage that reads it, or more of it", "`postrider streams report` lists the consumers"],
         "nats",
@@ -363,20 +360,14 @@ fn engagement(facts: &PlatformFacts) -> HealthCheck {
     ));
     // Mail goes out without it, and an opt-out is committed at the edge: never more than a warning.
     if alive == 0 {
-        return check.because(
-            HealthStatus::Warn,
+        return check.warn(
             "no process runs the stage engagement; signals are kept",
             &["start it: `postrider stage engagement`"],
             "process-down",
         );
     }
     if signals.oldest_seconds >= SIGNALS_WARN_SECONDS {
-        return check.because(
-            HealthStatus::Warn,
-            "the stage engagement is behind",
-            &["start more of it"],
-            "lane-behind",
-        );
+        return check.warn("the stage engagement is behind", &["start more of it"], "lane-behind");
     }
     check
 }
@@ -401,8 +392,7 @@ fn configuration(stages: Option<&[StageFacts]>) -> HealthCheck {
     }
     let names: Vec<String> = missing.iter().map(|(stage, setting, _)| format!("{setting} ({stage})")).collect();
     let causes: Vec<&str> = missing.iter().map(|(_, _, consequence)| *consequence).collect();
-    check.observed(format!("not given: {}", names.join(", "))).because(
-        HealthStatus::Warn,
+    check.observed(format!("not given: {}", names.join(", "))).warn(
         causes.join("; "),
         &["set it as flag or as POSTRIDER_… and start the process again"],
         "process-down",

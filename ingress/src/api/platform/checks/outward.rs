@@ -76,8 +76,7 @@ pub(super) fn pacing(pacing: Option<&PacingFacts>) -> HealthCheck {
     if *stalled == 0 {
         return check;
     }
-    check.because(
-        HealthStatus::Warn,
+    check.warn(
         format!("{stalled} route(s) to a receiver accept nothing; their mail waits, other mail does not"),
         &[
             "`mail_smtp_answers_total` and `GET /v1/sends/{id}` have the receivers' answers",
@@ -100,16 +99,14 @@ pub(super) fn webhooks(facts: &PlatformFacts) -> HealthCheck {
     ));
     let alive = of_stage(stages, "webhooks").map_or(0, |facts| facts.alive);
     if alive == 0 && (active > 0 || webhooks.unfanned.is_some()) {
-        return check.because(
-            HealthStatus::Warn,
+        return check.warn(
             "no process runs the stage webhooks; events are kept",
             &["start it: `postrider stage webhooks`"],
             "process-down",
         );
     }
     if waits >= WEBHOOKS_WARN_SECONDS {
-        return check.because(
-            HealthStatus::Warn,
+        return check.warn(
             "deliveries are behind: too few processes, or receivers that answer slowly",
             &["look at mail_webhooks_in_flight and mail_webhook_attempt_seconds", "start more of the stage webhooks"],
             "webhooks-behind",
@@ -117,8 +114,7 @@ pub(super) fn webhooks(facts: &PlatformFacts) -> HealthCheck {
     }
     let ended = delivered + dead;
     if ended >= ENOUGH_ATTEMPTS && dead * 100 >= ended * DEAD_WARN_PERCENT {
-        return check.because(
-            HealthStatus::Warn,
+        return check.warn(
             "many deliveries are given up: receivers are away, or this installation cannot reach them",
             &["mail_webhook_failures_total says why", "`GET /v1/webhooks/{id}/deliveries` says which"],
             "webhooks-failing",
@@ -135,16 +131,14 @@ pub(super) fn domains(domains: Option<&DomainFacts>) -> HealthCheck {
         "{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"
     ));
     if degraded > 0 && degraded * 100 >= (verified + degraded) * DEGRADED_WARN_PERCENT {
-        return check.because(
-            HealthStatus::Warn,
+        return check.warn(
             "required DNS records of many domains are gone, or our resolver sees them so",
             &["check dns-servers first", "owners see which record on `GET /v1/domains`; they have 72 hours"],
             "blocked",
         );
     }
     if stale > 0 {
-        return check.because(
-            HealthStatus::Warn,
+        return check.warn(
             "proven domains were not checked again",
             &["`POST /v1/domains/{id}/verify` checks one now", "check dns-servers"],
             "blocked",
@@ -163,8 +157,7 @@ pub(super) fn providers(pings: Option<&[ProviderPing]>) -> HealthCheck {
         "mail waits and goes out when it is back",
     ];
     let Some(worst) = pings.iter().max_by_key(|ping| (status_of(ping), ping.asked_seconds)) else {
-        return check.observed("never asked").because(
-            HealthStatus::Warn,
+        return check.observed("never asked").warn(
             "no delivery process has pinged it yet",
             &["see whether the stage delivery runs"],
             "relay-unreachable",
@@ -188,8 +181,7 @@ pub(super) fn providers(pings: Option<&[ProviderPing]>) -> HealthCheck {
     let check = check.observed(observed.join("; "));
     match status_of(worst) {
         HealthStatus::Ok => check,
-        HealthStatus::Warn if worst.ok => check.because(
-            HealthStatus::Warn,
+        HealthStatus::Warn if worst.ok => check.warn(
             format!("{} was not asked for {} s", worst.provider, worst.asked_seconds),
             &["see whether the stage delivery runs"],
             "relay-unreachable",

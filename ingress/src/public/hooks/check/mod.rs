@@ -46,21 +46,19 @@ pub fn fault(provider: &str, secret: &str, topics: &[String]) -> Option<&'static
     if provider != "ses" && !topics.is_empty() {
         return Some("topics are of SES only");
     }
-    let is_good = match provider {
+    let are_topics = || !topics.is_empty() && topics.iter().all(|topic| sns::region(topic).is_some());
+    let is_login = |(user, password): (&str, &str)| !user.is_empty() && password.len() >= 16;
+    let (is_good, expected) = match provider {
         "ses" if !secret.is_empty() => return Some("SES has no secret: its topics say whose events count"),
-        "ses" => !topics.is_empty() && topics.iter().all(|topic| sns::region(topic).is_some()),
-        "postmark" => secret.split_once(':').is_some_and(|(user, password)| !user.is_empty() && password.len() >= 16),
-        "sendgrid" => sendgrid::is_key(secret),
-        "mailgun" => secret.len() >= 16,
-        "resend" => resend::is_key(secret),
+        "ses" => (are_topics(), "needs the ARNs of its SNS topics"),
+        "postmark" => (
+            secret.split_once(':').is_some_and(is_login),
+            "needs user:password, with 16 characters of password or more",
+        ),
+        "sendgrid" => (sendgrid::is_key(secret), "needs the verification key, as SendGrid shows it"),
+        "mailgun" => (secret.len() >= 16, "needs the HTTP webhook signing key"),
+        "resend" => (resend::is_key(secret), "needs the signing secret, as Resend shows it: whsec_…"),
         _ => return Some("this provider tells nothing by HTTP"),
-    };
-    let expected = match provider {
-        "ses" => "needs the ARNs of its SNS topics",
-        "postmark" => "needs user:password, with 16 characters of password or more",
-        "sendgrid" => "needs the verification key, as SendGrid shows it",
-        "mailgun" => "needs the HTTP webhook signing key",
-        _ => "needs the signing secret, as Resend shows it: whsec_…",
     };
     (!is_good).then_some(expected)
 }

@@ -33,19 +33,15 @@ pub(in super::super) struct Proof {
 }
 
 /// Why an event is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum EventRefusal {
     /// Not authentic: unsigned, changed, or signed by or for another account.
-    #[error("invalid_signature")]
     Forged,
     /// Too old for a provider to send it still, or not yet.
-    #[error("stale_timestamp")]
     Stale,
     /// Seen before.
-    #[error("replayed_event")]
     Replayed,
     /// The certificate or database that it is checked against is away. The provider retries.
-    #[error("unavailable")]
     Unavailable,
 }
 

@@ -99,12 +99,8 @@ fn no_reply(error: &reqwest::Error) -> NoReply {
 fn mentions_tls(error: &reqwest::Error) -> bool {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        let tls = |error: &(dyn std::error::Error + 'static)| error.is::<rustls::Error>();
-        let wrapped = error
-            .downcast_ref::<std::io::Error>()
-            .and_then(|io| io.get_ref())
-            .is_some_and(|inner| inner.is::<rustls::Error>());
-        if tls(error) || wrapped {
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if error.is::<rustls::Error>() || wrapped.is_some_and(|inner| inner.is::<rustls::Error>()) {
             return true;
         }
         cause = error.source();

@@ -122,20 +122,11 @@ fn mailbox(address: &Addr<'_>) -> Option<Mailbox> {
 /// The files. A calendar invite stands in the message as an alternative and as a file: one file with the type of the alternative carries its
 /// method.
 fn files(parsed: &mail_parser::Message<'_>) -> Vec<File> {
-    let is_invite = |part: &mail_parser::MessagePart<'_>| is_of_type(part, "text", "calendar");
+    let is_invite = |part: &mail_parser::MessagePart<'_>| part.is_content_type("text", "calendar");
     let has_invite = parsed.parts.iter().any(is_invite);
-    let parts = parsed
-        .parts
-        .iter()
-        .filter(|part| is_invite(part) || is_file(part) && !(has_invite && is_of_type(part, "application", "ics")));
+    let repeats_invite = |part: &mail_parser::MessagePart<'_>| has_invite && part.is_content_type("application", "ics");
+    let parts = parsed.parts.iter().filter(|part| is_invite(part) || is_file(part) && !repeats_invite(part));
     parts.map(|part| file(parsed, part)).collect()
-}
-
-fn is_of_type(part: &mail_parser::MessagePart<'_>, kind: &str, subkind: &str) -> bool {
-    part.content_type().is_some_and(|found| {
-        found.ctype().eq_ignore_ascii_case(kind)
-            && found.subtype().is_some_and(|subtype| subtype.eq_ignore_ascii_case(subkind))
-    })
 }
 
 /// A part that stands in the message as a file, not as its text.
@@ -153,7 +144,7 @@ fn file(parsed: &mail_parser::Message<'_>, part: &mail_parser::MessagePart<'_>) 
         |kind| format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or("octet-stream")),
     );
     let parameter = |name: &str| part.content_type().and_then(|kind| kind.attribute(name)).map(str::to_owned);
-    let default = if is_of_type(part, "text", "calendar") { "invite.ics" } else { "attachment" };
+    let default = if part.is_content_type("text", "calendar") { "invite.ics" } else { "attachment" };
     File {
         name: part.attachment_name().unwrap_or(default).to_owned(),
         media_type,

@@ -14,6 +14,8 @@ pub(super) mod sigv4;
 
 use chrono::{DateTime, Utc};
 use reqwest::Method;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
 use url::Url;
 
 use self::exchange::HttpReply;
@@ -56,10 +58,33 @@ impl ApiCall<'_> {
         HttpRequest { method: Method::GET, url: self.url(path), headers, body: Vec::new() }
     }
 
-    fn post(&self, path: &str, mut headers: Vec<(&'static str, String)>, body: &serde_json::Value) -> HttpRequest {
+    fn post(&self, path: &str, mut headers: Vec<(&'static str, String)>, body: Value) -> HttpRequest {
         headers.push(("content-type", "application/json".to_owned()));
-        HttpRequest { method: Method::POST, url: self.url(path), headers, body: body.to_string().into_bytes() }
+        let body = without_nulls(body).to_string().into_bytes();
+        HttpRequest { method: Method::POST, url: self.url(path), headers, body }
     }
+}
+
+/// The header with an account's key.
+fn bearer(key: &SecretString) -> (&'static str, String) {
+    ("authorization", format!("Bearer {}", key.expose_secret()))
+}
+
+/// A field without a value is left out, and not sent as null.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let set = fields.into_iter().filter(|(_, value)| !value.is_null());
+            set.map(|(name, value)| (name, without_nulls(value))).collect()
+        }
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+/// A list, or null if it is empty.
+fn list<T, V: Into<Value>>(items: &[T], value: impl Fn(&T) -> V) -> Value {
+    if items.is_empty() { Value::Null } else { items.iter().map(value).collect() }
 }
 
 /// The message cannot be expressed in this provider's request. Every further attempt would fail the same way.

@@ -9,22 +9,19 @@ use serde_json::{Value, json};
 use super::{
     Api, ApiCall, HttpRequest, UnsupportedMessage,
     exchange::HttpReply,
+    list,
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, RATE, RECIPIENT, SENDER, refusal},
 };
-use crate::provider::{ConnectionSettings, OutgoingMessage, Refused};
+use crate::provider::{OutgoingMessage, Refused};
 
 /// A server of a Postmark account.
 pub(crate) struct Postmark {
-    token: SecretString,
-    stream: Option<String>,
+    pub token: SecretString,
+    pub stream: Option<String>,
 }
 
 impl Postmark {
-    pub fn new(settings: &ConnectionSettings, token: SecretString) -> Self {
-        Self { token, stream: settings.stream.clone() }
-    }
-
     fn headers(&self) -> Vec<(&'static str, String)> {
         vec![
             ("x-postmark-server-token", self.token.expose_secret().to_owned()),
@@ -34,11 +31,12 @@ impl Postmark {
 }
 
 fn attachment(file: &File) -> Value {
-    let mut attachment = json!({"Name": file.name, "Content": file.content, "ContentType": file.content_type()});
-    if let Some(id) = &file.content_id {
-        attachment["ContentID"] = json!(format!("cid:{id}"));
-    }
-    attachment
+    json!({
+        "Name": file.name,
+        "Content": file.content,
+        "ContentType": file.content_type(),
+        "ContentID": file.content_id.as_ref().map(|id| format!("cid:{id}")),
+    })
 }
 
 impl Api for Postmark {
@@ -48,28 +46,21 @@ impl Api for Postmark {
             mail.headers.iter().map(|(name, value)| json!({"Name": name, "Value": value})).collect();
         headers.push(json!({"Name": "X-PM-KeepID", "Value": "true"}));
         let reply_to = mail.reply_to.iter().map(Mailbox::formatted).collect::<Vec<_>>().join(", ");
-        let mut body = json!({
+        let body = json!({
             "From": mail.from.formatted(),
             "To": mail.to.formatted(),
+            "ReplyTo": (!reply_to.is_empty()).then_some(reply_to),
             "Subject": mail.subject,
+            "TextBody": mail.text,
+            "HtmlBody": mail.html,
+            "MessageStream": self.stream,
+            "Attachments": list(&mail.files, attachment),
             "Headers": headers,
             "Metadata": {"postrider-send": outgoing.send_id},
             "TrackOpens": false,
             "TrackLinks": "None",
         });
-        for (name, value) in [("TextBody", mail.text), ("HtmlBody", mail.html), ("MessageStream", self.stream.clone())]
-        {
-            if let Some(value) = value {
-                body[name] = json!(value);
-            }
-        }
-        if !reply_to.is_empty() {
-            body["ReplyTo"] = json!(reply_to);
-        }
-        if !mail.files.is_empty() {
-            body["Attachments"] = mail.files.iter().map(attachment).collect();
-        }
-        Ok(call.post("/email", self.headers(), &body))
+        Ok(call.post("/email", self.headers(), body))
     }
 
     fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {

@@ -3,12 +3,13 @@
 //! Resend keeps idempotency keys for 24 hours: ours is the send's id and the attempt, so that an unclear outcome is asked for again and never
 //! becomes a second mail. The id travels as a tag, too, which its webhooks carry back.
 
-use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Map, Value, json};
+use secrecy::SecretString;
+use serde_json::{Value, json};
 
 use super::{
-    Api, ApiCall, HttpRequest, UnsupportedMessage,
+    Api, ApiCall, HttpRequest, UnsupportedMessage, bearer,
     exchange::{HttpReply, NoReply},
+    list,
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, SENDER, UNKNOWN, refusal, seconds},
 };
@@ -16,25 +17,16 @@ use crate::provider::{OutgoingMessage, PingFault, Refused};
 
 /// An account.
 pub(crate) struct Resend {
-    key: SecretString,
-}
-
-impl Resend {
-    pub fn new(key: SecretString) -> Self {
-        Self { key }
-    }
-
-    fn authorization(&self) -> (&'static str, String) {
-        ("authorization", format!("Bearer {}", self.key.expose_secret()))
-    }
+    pub key: SecretString,
 }
 
 fn attachment(file: &File) -> Value {
-    let mut attachment = json!({"filename": file.name, "content": file.content, "content_type": file.content_type()});
-    if let Some(id) = &file.content_id {
-        attachment["content_id"] = json!(id);
-    }
-    attachment
+    json!({
+        "filename": file.name,
+        "content": file.content,
+        "content_type": file.content_type(),
+        "content_id": file.content_id,
+    })
 }
 
 impl Api for Resend {
@@ -44,29 +36,19 @@ impl Api for Resend {
 
     fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage> {
         let mail = Mail::of(outgoing)?;
-        let headers: Map<String, Value> =
-            mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-        let mut body = json!({
+        let body = json!({
             "from": mail.from.formatted(),
             "to": [mail.to.formatted()],
+            "reply_to": list(&mail.reply_to, Mailbox::formatted),
             "subject": mail.subject,
-            "headers": headers,
+            "text": mail.text,
+            "html": mail.html,
+            "attachments": list(&mail.files, attachment),
+            "headers": mail.headers.into_iter().collect::<Value>(),
             "tags": [{"name": "postrider-send", "value": outgoing.send_id}],
         });
-        for (name, value) in [("text", mail.text), ("html", mail.html)] {
-            if let Some(value) = value {
-                body[name] = json!(value);
-            }
-        }
-        if !mail.reply_to.is_empty() {
-            body["reply_to"] = mail.reply_to.iter().map(Mailbox::formatted).collect();
-        }
-        if !mail.files.is_empty() {
-            body["attachments"] = mail.files.iter().map(attachment).collect();
-        }
-        let headers =
-            vec![self.authorization(), ("idempotency-key", format!("{}-{}", outgoing.send_id, outgoing.serial))];
-        Ok(call.post("/emails", headers, &body))
+        let idempotency_key = format!("{}-{}", outgoing.send_id, outgoing.serial);
+        Ok(call.post("/emails", vec![bearer(&self.key), ("idempotency-key", idempotency_key)], body))
     }
 
     fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {
@@ -91,7 +73,7 @@ impl Api for Resend {
     }
 
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {
-        call.get("/domains", vec![self.authorization()])
+        call.get("/domains", vec![bearer(&self.key)])
     }
 
     /// A key that may only send is known all the same.

@@ -3,12 +3,13 @@
 //! SendGrid has no idempotency key. The send's id travels as a custom argument, which its events carry back. Its own tracking is
 //! switched off. An accepted message is answered 202 without a body; its id is in a header.
 
-use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Map, Value, json};
+use secrecy::SecretString;
+use serde_json::{Value, json};
 
 use super::{
-    Api, ApiCall, HttpRequest, UnsupportedMessage,
+    Api, ApiCall, HttpRequest, UnsupportedMessage, bearer,
     exchange::HttpReply,
+    list,
     mime::{File, Mail, Mailbox},
     reply_meaning::{self, ACCOUNT, ADDRESS, CONTENT, SENDER, UNKNOWN, refusal, until},
 };
@@ -16,38 +17,24 @@ use crate::provider::{OutgoingMessage, Refused};
 
 /// An account.
 pub(crate) struct Sendgrid {
-    key: SecretString,
-}
-
-impl Sendgrid {
-    pub fn new(key: SecretString) -> Self {
-        Self { key }
-    }
-
-    fn headers(&self) -> Vec<(&'static str, String)> {
-        vec![("authorization", format!("Bearer {}", self.key.expose_secret()))]
-    }
+    pub key: SecretString,
 }
 
 fn person(mailbox: &Mailbox) -> Value {
-    let mut person = json!({"email": mailbox.email});
-    if let Some(name) = &mailbox.name {
-        person["name"] = json!(name);
-    }
-    person
+    json!({"email": mailbox.email, "name": mailbox.name})
 }
 
 fn attachment(file: &File) -> Value {
     let disposition = if file.is_inline { "inline" } else { "attachment" };
     // SendGrid refuses a type with a charset ("cannot contain ';'"); the method of an invite it takes.
     let method = file.method.as_ref().map(|method| format!(";method={method}")).unwrap_or_default();
-    let media_type = format!("{}{method}", file.media_type);
-    let mut attachment =
-        json!({"content": file.content, "type": media_type, "filename": file.name, "disposition": disposition});
-    if let Some(id) = &file.content_id {
-        attachment["content_id"] = json!(id);
-    }
-    attachment
+    json!({
+        "content": file.content,
+        "type": format!("{}{method}", file.media_type),
+        "filename": file.name,
+        "disposition": disposition,
+        "content_id": file.content_id,
+    })
 }
 
 impl Api for Sendgrid {
@@ -58,14 +45,13 @@ impl Api for Sendgrid {
             .into_iter()
             .filter_map(|(kind, body)| body.as_ref().map(|body| json!({"type": kind, "value": body})))
             .collect();
-        let headers: Map<String, Value> =
-            mail.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let mut body = json!({
             "personalizations": [{"to": [person(&mail.to)], "custom_args": {"postrider-send": outgoing.send_id}}],
             "from": person(&mail.from),
             "subject": mail.subject,
             "content": content,
-            "headers": headers,
+            "attachments": list(&mail.files, attachment),
+            "headers": mail.headers.into_iter().collect::<Value>(),
             "tracking_settings": {
                 "click_tracking": {"enable": false, "enable_text": false},
                 "open_tracking": {"enable": false},
@@ -77,10 +63,7 @@ impl Api for Sendgrid {
             [one] => body["reply_to"] = person(one),
             several => body["reply_to_list"] = several.iter().map(person).collect(),
         }
-        if !mail.files.is_empty() {
-            body["attachments"] = mail.files.iter().map(attachment).collect();
-        }
-        Ok(call.post("/v3/mail/send", self.headers(), &body))
+        Ok(call.post("/v3/mail/send", vec![bearer(&self.key)], body))
     }
 
     fn interpret_reply(&self, reply: &HttpReply) -> Result<Option<String>, Refused> {
@@ -103,6 +86,6 @@ impl Api for Sendgrid {
     }
 
     fn ping(&self, call: &ApiCall<'_>) -> HttpRequest {
-        call.get("/v3/scopes", self.headers())
+        call.get("/v3/scopes", vec![bearer(&self.key)])
     }
 }

@@ -13,6 +13,7 @@ use super::{
     exchange::HttpReply,
     reply_meaning::{self, ACCOUNT, CONTENT, RATE, SENDER, UNKNOWN, refusal},
     sigv4::{Canonical, Signer, timestamp},
+    without_nulls,
 };
 use crate::provider::{ConnectionFault, ConnectionSettings, OutgoingMessage, PingFault, Refused};
 
@@ -47,21 +48,17 @@ impl Ses {
         let url = call.url(path);
         let host = url.host_str().unwrap_or_default();
         let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-        let date = timestamp(call.now);
-        let token = self.signer.session_token.as_ref().map(|token| token.expose_secret().to_owned());
+        let json = "application/json".to_owned();
         // Sorted by name.
-        let mut signed = vec![("content-type", "application/json"), ("host", host.as_str()), ("x-amz-date", &date)];
-        if let Some(token) = &token {
-            signed.push(("x-amz-security-token", token));
-        }
+        let mut headers = vec![("content-type", json), ("host", host), ("x-amz-date", timestamp(call.now))];
+        let token = self.signer.session_token.as_ref().map(|token| token.expose_secret().to_owned());
+        headers.extend(token.map(|token| ("x-amz-security-token", token)));
+        let signed: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let canonical = Canonical { method: method.as_str(), path, query: "", headers: &signed, body: &body };
         let authorization = self.signer.authorization(&canonical, call.now);
-        let mut headers = vec![
-            ("content-type", "application/json".to_owned()),
-            ("x-amz-date", date.clone()),
-            ("authorization", authorization),
-        ];
-        headers.extend(token.map(|token| ("x-amz-security-token", token)));
+        // The client writes the host itself.
+        headers.retain(|(name, _)| *name != "host");
+        headers.push(("authorization", authorization));
         HttpRequest { method, url, headers, body }
     }
 }
@@ -69,14 +66,12 @@ impl Ses {
 impl Api for Ses {
     fn request(&self, call: &ApiCall<'_>, outgoing: &OutgoingMessage<'_>) -> Result<HttpRequest, UnsupportedMessage> {
         let raw = [outgoing.signature.as_bytes(), outgoing.message.as_bytes()].concat();
-        let mut body = json!({
+        let body = without_nulls(json!({
             "Destination": {"ToAddresses": [outgoing.envelope.to.as_str()]},
             "Content": {"Raw": {"Data": STANDARD.encode(raw)}},
             "EmailTags": [{"Name": "postrider-send", "Value": outgoing.send_id}],
-        });
-        if let Some(set) = &self.configuration_set {
-            body["ConfigurationSetName"] = json!(set);
-        }
+            "ConfigurationSetName": self.configuration_set,
+        }));
         Ok(self.signed(call, Method::POST, SEND, body.to_string().into_bytes()))
     }
 

@@ -8,19 +8,17 @@ use super::{provider, send, stand_in::StandIn};
 use crate::provider::{Answer, PingFault, ProviderKind};
 use smtp::classify::{Class, ReplyDecision, ReplyOutcome, Scope};
 
-const ACCOUNT: ReplyDecision =
-    ReplyDecision { outcome: ReplyOutcome::Defer(Class::Configuration), scope: Scope::Relay };
-const SENDER: ReplyDecision =
-    ReplyDecision { outcome: ReplyOutcome::Defer(Class::Configuration), scope: Scope::Recipient };
-const RATE: ReplyDecision = ReplyDecision { outcome: ReplyOutcome::Defer(Class::Throttled), scope: Scope::Relay };
-const TEMPORARY: ReplyDecision =
-    ReplyDecision { outcome: ReplyOutcome::Defer(Class::Temporary), scope: Scope::Recipient };
+const ACCOUNT: ReplyDecision = ReplyDecision::defer(Class::Configuration, Scope::Relay);
+const SENDER: ReplyDecision = ReplyDecision::defer(Class::Configuration, Scope::Recipient);
+const RATE: ReplyDecision = ReplyDecision::defer(Class::Throttled, Scope::Relay);
+const TEMPORARY: ReplyDecision = ReplyDecision::defer(Class::Temporary, Scope::Recipient);
 const UNKNOWN: ReplyDecision = ReplyDecision { outcome: ReplyOutcome::Unknown, scope: Scope::Connection };
 
 const fn fails(class: Class) -> ReplyDecision {
     ReplyDecision { outcome: ReplyOutcome::Fail { class, suppress: false }, scope: Scope::Recipient }
 }
 
+use Class::{Content, Inactive, Policy};
 use ProviderKind::{Mailgun, Postmark, Resend, Sendgrid, Ses};
 
 #[rstest]
@@ -46,19 +44,13 @@ use ProviderKind::{Mailgun, Postmark, Resend, Sendgrid, Ses};
     r#"{"message":"Email address is not verified."}"#,
     SENDER
 )]
-#[case::ses_content(Ses, 400, "x-amzn-errortype: MessageRejected\r\n", r#"{"message":"Virus"}"#, fails(Class::Content))]
+#[case::ses_content(Ses, 400, "x-amzn-errortype: MessageRejected\r\n", r#"{"message":"Virus"}"#, fails(Content))]
 #[case::ses_key(Ses, 403, "x-amzn-errortype: InvalidSignatureException\r\n", "{}", ACCOUNT)]
 #[case::ses_internal(Ses, 500, "x-amzn-errortype: InternalServiceErrorException\r\n", "{}", UNKNOWN)]
 #[case::ses_bare_500(Ses, 500, "", "", UNKNOWN)]
-#[case::postmark_inactive(Postmark, 422, "", r#"{"ErrorCode":406,"Message":"inactive"}"#, fails(Class::Inactive))]
-#[case::postmark_address(
-    Postmark,
-    422,
-    "",
-    r#"{"ErrorCode":300,"Message":"Invalid 'To' address"}"#,
-    fails(Class::Policy)
-)]
-#[case::postmark_request(Postmark, 422, "", r#"{"ErrorCode":300,"Message":"Attachment"}"#, fails(Class::Content))]
+#[case::postmark_inactive(Postmark, 422, "", r#"{"ErrorCode":406,"Message":"inactive"}"#, fails(Inactive))]
+#[case::postmark_address(Postmark, 422, "", r#"{"ErrorCode":300,"Message":"Invalid 'To' address"}"#, fails(Policy))]
+#[case::postmark_request(Postmark, 422, "", r#"{"ErrorCode":300,"Message":"Attachment"}"#, fails(Content))]
 #[case::postmark_signature(Postmark, 422, "", r#"{"ErrorCode":400,"Message":"no signature"}"#, SENDER)]
 #[case::postmark_credits(Postmark, 422, "", r#"{"ErrorCode":405,"Message":"no credits"}"#, ACCOUNT)]
 #[case::postmark_token(Postmark, 401, "", r#"{"ErrorCode":10,"Message":"bad token"}"#, ACCOUNT)]
@@ -71,16 +63,10 @@ use ProviderKind::{Mailgun, Postmark, Resend, Sendgrid, Ses};
     400,
     "",
     r#"{"errors":[{"message":"Does not contain a valid address.","field":"personalizations.0.to.0.email"}]}"#,
-    fails(Class::Policy)
+    fails(Policy)
 )]
-#[case::sendgrid_content(
-    Sendgrid,
-    400,
-    "",
-    r#"{"errors":[{"message":"too long","field":"subject"}]}"#,
-    fails(Class::Content)
-)]
-#[case::sendgrid_large(Sendgrid, 413, "", "", fails(Class::Content))]
+#[case::sendgrid_content(Sendgrid, 400, "", r#"{"errors":[{"message":"too long","field":"subject"}]}"#, fails(Content))]
+#[case::sendgrid_large(Sendgrid, 413, "", "", fails(Content))]
 #[case::sendgrid_identity(
     Sendgrid,
     403,
@@ -98,7 +84,7 @@ use ProviderKind::{Mailgun, Postmark, Resend, Sendgrid, Ses};
     400,
     "",
     r#"{"message":"'to' parameter is not a valid address. please check documentation"}"#,
-    fails(Class::Policy)
+    fails(Policy)
 )]
 #[case::mailgun_from(Mailgun, 400, "", r#"{"message":"'from' parameter is not a valid address"}"#, SENDER)]
 #[case::mailgun_key(Mailgun, 401, "", "Forbidden", ACCOUNT)]
@@ -106,14 +92,8 @@ use ProviderKind::{Mailgun, Postmark, Resend, Sendgrid, Ses};
 #[case::mailgun_domain(Mailgun, 404, "", r#"{"message":"Domain not found: mg"}"#, ACCOUNT)]
 #[case::mailgun_rate(Mailgun, 429, "", "{}", RATE)]
 #[case::mailgun_500(Mailgun, 500, "", r#"{"message":"Internal"}"#, UNKNOWN)]
-#[case::resend_to(
-    Resend,
-    422,
-    "",
-    r#"{"name":"validation_error","message":"Invalid `to` field."}"#,
-    fails(Class::Policy)
-)]
-#[case::resend_content(Resend, 422, "", r#"{"name":"invalid_attachment","message":"x"}"#, fails(Class::Content))]
+#[case::resend_to(Resend, 422, "", r#"{"name":"validation_error","message":"Invalid `to` field."}"#, fails(Policy))]
+#[case::resend_content(Resend, 422, "", r#"{"name":"invalid_attachment","message":"x"}"#, fails(Content))]
 #[case::resend_domain(
     Resend,
     403,

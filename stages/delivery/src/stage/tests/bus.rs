@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use runner::{Deps, Runner};
-use runtime::{Bus, CommitNotifier, Outbound, OutboundSettings, Publication, Reader, Vault};
+use runtime::{CommitNotifier, Outbound, OutboundSettings, Publication, Reader, Vault};
 use schemas::{Lane, subjects};
 
 use super::world::World;
@@ -11,8 +11,7 @@ use super::world::World;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_stage_has_recorded_both_lanes() {
     let world = World::new().await;
-    let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
-    let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();
+    let bus = world.bus().await;
     bus.apply_streams().await.unwrap();
     let runner = Runner::new(bus.clone(), CommitNotifier::default(), world.shutdown.clone());
     let deps = Deps {

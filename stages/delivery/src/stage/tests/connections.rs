@@ -11,7 +11,7 @@ use stage_rig::until;
 
 use super::{
     super::health::{CheckConnections, RelayPing, ReportHealth},
-    world::{Handle, World, row},
+    world::{Handle, World, row, run},
 };
 use crate::provider::tests::stand_in::{Act, StandIn};
 
@@ -55,11 +55,7 @@ async fn an_accounts_rate_limit_is_kept() {
 async fn the_relay_carries_everybody_elses_mail_under_our_message_id() {
     let world = World::new().await;
     let connection = world.connection("resend", "127.0.0.1:1").await;
-    sqlx::query("update provider_connections set status = 'disabled' where id = $1")
-        .bind(connection)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(&world.pool, "update provider_connections set status = 'disabled' where id = $1", [connection]);
     let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.text("select provider from sends where tenant_id = $1").await.unwrap(), "smtp");
@@ -73,8 +69,7 @@ async fn the_relay_carries_everybody_elses_mail_under_our_message_id() {
 
 #[tokio::test]
 async fn a_bounce_before_the_answer_prevents_delivered() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world.run("update sends set bounced_at = now()").await;
     world.run("update batches set bounced = 1").await;
     world.stage().deliver(&[&batch]).await.unwrap();
@@ -375,11 +370,7 @@ async fn mail_in_doubt_stays_unknown_once_its_route_has_changed(
     world.run("update provider_connections set is_default = false where tenant_id = $1").await;
     let change = format!("update provider_connections p {change}");
     sqlx::query(sqlx::AssertSqlSafe(change)).execute(&world.pool).await.unwrap();
-    sqlx::query("update provider_connections set is_default = true where name = $1")
-        .bind(first_now)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(&world.pool, "update provider_connections set is_default = true where name = $1", [first_now]);
     // A process that has not asked for the route before.
     stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 1));
@@ -482,15 +473,11 @@ async fn a_check_asks_the_provider_with_the_stored_secret() {
     let stand_in = StandIn::playing(vec![well, refused]).await;
     let connection = world.connection("resend", &stand_in.host()).await;
     let check = async |more: &[&str]| {
-        sqlx::query(
+        run!(
+            &world.pool,
             "insert into connection_checks (tenant_id, connection_id) values ($1, $2)
              on conflict (tenant_id, connection_id) do update set asked_at = now(), taken_at = null, answered_at = null",
-        )
-        .bind(world.tenant)
-        .bind(connection)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+            [world.tenant, connection]);
         let sweep = CheckConnections { pool: world.pool.clone(), routes: world.stage_with(more).routes.clone() };
         assert_eq!((sweep.sweep().await.unwrap(), sweep.sweep().await.unwrap()), (1, 0), "once");
         sqlx::query_as::<_, (bool, Option<String>)>(

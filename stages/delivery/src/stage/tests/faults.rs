@@ -22,8 +22,7 @@ use super::world::{Batch, Handle, Row, World, row};
 #[case::not_stored("drop-at-dot@example.com", 0)]
 #[tokio::test]
 async fn a_campaign_send_without_an_answer_stays_unknown(#[case] address: &str, #[case] stored: u64) {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&[address]).await;
+    let (world, batch) = World::with_campaign_batch(&[address]).await;
     let stage = world.stage();
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 1));
@@ -35,8 +34,7 @@ async fn a_campaign_send_without_an_answer_stays_unknown(#[case] address: &str, 
 
 #[tokio::test]
 async fn an_unknown_transactional_send_gets_one_more_attempt() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("drop-at-dot@example.com").await;
+    let (world, batch) = World::with_transactional_batch("drop-at-dot@example.com").await;
     let stage = world.stage();
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await.state, "queued");
@@ -54,8 +52,7 @@ async fn an_unknown_transactional_send_gets_one_more_attempt() {
 #[case::before_the_body("reject-554-at-data@example.com", row("failed", Some("block"), 1))]
 #[tokio::test]
 async fn a_refused_envelope_of_a_fenced_send_is_no_doubt(#[case] address: &str, #[case] expected: Row) {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&[address]).await;
+    let (world, batch) = World::with_campaign_batch(&[address]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, expected);
     assert_eq!(world.number("select count(*) from sends where tenant_id = $1 and fenced_at is not null").await, 1);
@@ -65,8 +62,7 @@ async fn a_refused_envelope_of_a_fenced_send_is_no_doubt(#[case] address: &str, 
 
 #[tokio::test]
 async fn a_refusal_of_mail_that_has_bounced_before_is_no_second_bounce() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("reject-550-5.1.1@example.com").await;
+    let (world, batch) = World::with_transactional_batch("reject-550-5.1.1@example.com").await;
     world.run("update sends set bounced_at = now() - interval '2 hours' where tenant_id = $1").await;
     world.run("update batches set bounced = 1 where tenant_id = $1").await;
     world.stage().deliver(&[&batch]).await.unwrap();
@@ -79,8 +75,7 @@ async fn a_refusal_of_mail_that_has_bounced_before_is_no_second_bounce() {
 
 #[tokio::test]
 async fn an_unreachable_relay_fails_no_send() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     let stage = world.stage_with(&["--smtp-url", "smtp://127.0.0.1:1?tls=none"]);
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
@@ -98,8 +93,7 @@ async fn an_unreachable_relay_fails_no_send() {
 
 #[tokio::test]
 async fn a_stopping_process_releases_what_it_has_not_begun() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     let stage = world.stage();
     world.shutdown.cancel();
     stage.deliver(&[&batch]).await.unwrap();
@@ -152,8 +146,7 @@ async fn what_a_dead_process_had_not_fenced_is_still_owed() {
 
 #[tokio::test]
 async fn a_second_attempt_waits_for_the_end_of_the_first() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("slow-dot-240s@example.com").await;
+    let (world, batch) = World::with_transactional_batch("slow-dot-240s@example.com").await;
     killed_at(&world, &batch, &["fenced"]).await;
     world.silence_sessions(3_600.0).await;
     assert_eq!(world.sweep_leases().await, 0, "its lease is not over");
@@ -168,8 +161,7 @@ async fn a_second_attempt_waits_for_the_end_of_the_first() {
 
 #[tokio::test]
 async fn a_batch_that_is_set_aside_stays_so_when_its_leases_end() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("slow-dot-240s@example.com").await;
+    let (world, batch) = World::with_transactional_batch("slow-dot-240s@example.com").await;
     killed_at(&world, &batch, &["fenced"]).await;
     runner::Stage::given_up(&world.stage(), &batch.rendered, "never_finished").await.unwrap();
     world.silence_sessions(3_600.0).await;
@@ -184,8 +176,7 @@ async fn a_batch_that_is_set_aside_stays_so_when_its_leases_end() {
 
 #[tokio::test]
 async fn a_batch_that_is_set_aside_while_it_waits_is_not_dispatched_for_a_day() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world
         .run("update batches set state = 'waiting', announce_after = null, dispatched_sends = 1 where tenant_id = $1")
         .await;
@@ -233,8 +224,7 @@ async fn a_send_that_has_moved_meanwhile_passes_no_fence() {
 /// Two workers read the same send; their fences, and a refusal by a third, come in one group.
 #[tokio::test]
 async fn of_the_changes_of_one_send_in_a_group_one_takes_place() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com", "bob@example.com"]).await;
     let settings = crate::Settings { ledger_window: Duration::from_secs(2), ..world.settings(&[]) };
     let ledger = Ledger::start(&world.pool, settings.ledger()).unwrap();
     let one = owed(&world, &ledger, &[&batch]).await;
@@ -255,8 +245,7 @@ async fn of_the_changes_of_one_send_in_a_group_one_takes_place() {
 
 #[tokio::test]
 async fn a_deferred_send_that_is_released_waits_and_counts_no_attempt() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world
         .run(
             "update sends set state = 'deferred', attempts = 3, reason = 'temporary', next_attempt_at = now()
@@ -281,8 +270,8 @@ async fn a_deferred_send_that_is_released_waits_and_counts_no_attempt() {
 
 #[tokio::test]
 async fn a_batch_in_a_workers_hands_is_not_announced_again() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "slow-dot-240s@example.com", "bob@example.com"]).await;
+    let (world, batch) =
+        World::with_campaign_batch(&["ann@example.com", "slow-dot-240s@example.com", "bob@example.com"]).await;
     world.run("update batches set announce_after = now() where tenant_id = $1").await;
     killed_at(&world, &batch, &["sent", "fenced", "queued"]).await;
     let soon = "select count(*) from batches where tenant_id = $1 and announce_after < now() + interval '5 s'";
@@ -398,8 +387,7 @@ async fn doubted_mail_that_was_certainly_not_taken_can_be_tried_again(
 /// The second attempt was not taken, and nothing is known of the first.
 #[tokio::test]
 async fn mail_in_doubt_stays_so_when_its_second_attempt_is_put_off_late() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("ann@example.com").await;
+    let (world, batch) = World::with_transactional_batch("ann@example.com").await;
     world.run("update sends set doubtful = 1, attempts = 1 where tenant_id = $1").await;
     let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
     let send = owed(&world, &ledger, &[&batch]).await.remove(0);
@@ -414,8 +402,7 @@ async fn mail_in_doubt_stays_so_when_its_second_attempt_is_put_off_late() {
 
 #[tokio::test]
 async fn a_transactional_crash_after_the_fence_is_tried_once_more() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("ann@example.com").await;
+    let (world, batch) = World::with_transactional_batch("ann@example.com").await;
     let fenced = "update sends set state = 'fenced', fence_token = gen_random_uuid(), attempts = 1, lease_until = now() - interval '1 s'
                   where tenant_id = $1";
     let counted =

@@ -10,17 +10,16 @@ use rstest::rstest;
 use schemas::{Lane, MessageKind, month_of};
 use uuid::Uuid;
 
-use super::world::{Batch, Handle, World, row};
+use super::world::{Batch, Handle, World, row, run};
 
 const COUNTED: &str = "select count(*) from capped_sends where tenant_id = $1";
 
 async fn cap(world: &World, messages: i32) {
-    sqlx::query("update tenants set frequency_cap_messages = $2, frequency_cap_days = 7 where id = $1")
-        .bind(world.tenant)
-        .bind(messages)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(
+        &world.pool,
+        "update tenants set frequency_cap_messages = $2, frequency_cap_days = 7 where id = $1",
+        [world.tenant, messages]
+    );
 }
 
 /// The recipients of `batch` are those of `first`.
@@ -87,8 +86,7 @@ async fn mail_counts_that_left_or_may_have_left(#[case] address: &str, #[case] s
 
 #[tokio::test]
 async fn without_a_cap_nothing_is_counted() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.number(COUNTED).await, 0);
 }
@@ -101,11 +99,7 @@ async fn other_mail_passes_a_full_cap_and_does_not_count() {
     let reset = world.transactional_batch("ann+reset@example.com").await;
     let message = world.batch(None, MessageKind::OneOff, Lane::Priority, &["ann+note@example.com"]).await;
     let (_, notice) = world.campaign_batch(&["ann+notice@example.com"]).await;
-    sqlx::query("update batches set classification = 'operational' where id = $1")
-        .bind(notice.id)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(&world.pool, "update batches set classification = 'operational' where id = $1", [notice.id]);
     for batch in [&reset, &message, &notice] {
         to_the_same(&world, batch, &campaign).await;
     }
@@ -210,20 +204,13 @@ async fn a_fence_waits_for_another_that_may_use_up_the_cap() {
     let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
     // Another process has counted the contact's last mail, and is not committed yet.
     let mut other = world.pool.begin().await.unwrap();
-    sqlx::query("select 1 from tenants where id = $1 for no key update")
-        .bind(world.tenant)
-        .execute(&mut *other)
-        .await
-        .unwrap();
-    sqlx::query(
+    run!(&mut *other, "select 1 from tenants where id = $1 for no key update", [world.tenant]);
+    run!(
+        &mut *other,
         "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
          select tenant_id, gen_random_uuid(), contact_id, now() from sends where tenant_id = $1 and id = $2",
-    )
-    .bind(world.tenant)
-    .bind(batch.send(0))
-    .execute(&mut *other)
-    .await
-    .unwrap();
+        [world.tenant, batch.send(0)]
+    );
     let stage = world.stage();
     let committed = async {
         let waiting = "select count(*) from pg_stat_activity
@@ -244,13 +231,11 @@ async fn a_fence_waits_for_another_that_may_use_up_the_cap() {
 /// A batch of a campaign of this urgency that was just launched, to the recipients of `first`, if there is one.
 async fn urgent_batch(world: &World, urgency: &str, addresses: &[&str], first: Option<&Batch>) -> (Uuid, Batch) {
     let (campaign, batch) = world.campaign_batch(addresses).await;
-    sqlx::query("update campaigns set urgency = $2, month = $3, launched_at = now() where id = $1")
-        .bind(campaign)
-        .bind(urgency)
-        .bind(month_of(batch.id))
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(
+        &world.pool,
+        "update campaigns set urgency = $2, month = $3, launched_at = now() where id = $1",
+        [campaign, urgency, month_of(batch.id)]
+    );
     if let Some(first) = first {
         to_the_same(world, &batch, first).await;
     }
@@ -274,12 +259,11 @@ async fn mail_waits_for_more_urgent_campaigns_alone(#[case] urgency: &str, #[cas
     let (_, campaign) = urgent_batch(&world, "normal", &["ann+2@example.com"], Some(&other)).await;
     let step = step_to_the_same(&world, &campaign).await;
     // The campaign's mail is to Ann, and the step's to Bob.
-    sqlx::query("update sends set contact_id = (select contact_id from sends where id = $1) where id = $2")
-        .bind(other.send(1))
-        .bind(step.send(0))
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(
+        &world.pool,
+        "update sends set contact_id = (select contact_id from sends where id = $1) where id = $2",
+        [other.send(1), step.send(0)]
+    );
     let stage = world.stage();
     stage.deliver(&[&campaign]).await.unwrap();
     stage.deliver(&[&step]).await.unwrap();

@@ -19,13 +19,12 @@ use rstest::rstest;
 use schemas::{Lane, MessageKind, Rendered, RenderedRecipient, token::TokenKeys};
 use uuid::Uuid;
 
-use self::world::{Handle, Row, World, row};
+use self::world::{Handle, Row, World, row, run};
 use super::{OutcomeNotifier, SendContext, Sendable, find_owed, prepare};
 
 #[tokio::test]
 async fn a_campaign_batch_is_sent_signed_and_recorded() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
     assert_eq!(world.states(&batch).await, ["sent", "sent"]);
@@ -48,8 +47,7 @@ async fn a_campaign_batch_is_sent_signed_and_recorded() {
 
 #[tokio::test]
 async fn mail_of_a_batch_that_waited_is_dated_by_its_time() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world.run("update batches set due_at = '2031-02-03 09:00+00' where tenant_id = $1").await;
     world.stage().deliver(&[&batch]).await.unwrap();
     let mail = world.sink.inbox().messages(1, None).pop().unwrap();
@@ -64,12 +62,11 @@ async fn mail_of_a_batch_that_waited_is_dated_by_its_time() {
 async fn marketing_that_was_put_off_alone_is_dated_by_its_time(#[case] classification: &str, #[case] expected: &str) {
     let world = World::new().await;
     let batch = world.batch(None, MessageKind::Sequence, Lane::Priority, &["ann@example.com"]).await;
-    sqlx::query("update batches set classification = $2, due_at = '2020-02-03 09:00+00', queued = 0, deferred = 1 where id = $1")
-        .bind(batch.id)
-        .bind(classification)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(
+        &world.pool,
+        "update batches set classification = $2, due_at = '2020-02-03 09:00+00', queued = 0, deferred = 1 where id = $1",
+        [batch.id, classification]
+    );
     world
         .run("update sends set state = 'deferred', next_attempt_at = '2020-02-03 10:00+00' where tenant_id = $1")
         .await;
@@ -82,8 +79,7 @@ async fn marketing_that_was_put_off_alone_is_dated_by_its_time(#[case] classific
 
 #[tokio::test]
 async fn a_mail_that_comes_alone_waits_for_no_window() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("ann@example.com").await;
+    let (world, batch) = World::with_transactional_batch("ann@example.com").await;
     let stage = world.stage_of(&crate::Settings { ledger_window: Duration::from_secs(120), ..world.settings(&[]) });
     // Its fence is committed, and a moment later its result.
     tokio::time::timeout(Duration::from_secs(60), stage.deliver(&[&batch]))
@@ -95,8 +91,7 @@ async fn a_mail_that_comes_alone_waits_for_no_window() {
 
 #[tokio::test]
 async fn the_return_path_names_the_send() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world.stage_with(&["--dkim-sign", "false"]).deliver(&[&batch]).await.unwrap();
     let mail = world.sink.inbox().messages(1, None).pop().unwrap();
     let (local, domain) = mail.from.split_once('@').unwrap();
@@ -107,8 +102,7 @@ async fn the_return_path_names_the_send() {
 
 #[tokio::test]
 async fn a_batch_announced_twice_is_sent_once() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     let stage = world.stage();
     let (one, two) = tokio::join!(async { stage.deliver(&[&batch]).await }, async { stage.deliver(&[&batch]).await });
     one.and(two).unwrap();
@@ -120,8 +114,7 @@ async fn a_batch_announced_twice_is_sent_once() {
 
 #[tokio::test]
 async fn a_hard_refusal_fails_bounces_and_suppresses() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["reject-550-5.1.1@example.com", "ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["reject-550-5.1.1@example.com", "ann@example.com"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("failed", Some("hard"), 1));
     assert_eq!(world.row(batch.send(1)).await, row("sent", None, 1));
@@ -145,8 +138,7 @@ async fn a_hard_refusal_fails_bounces_and_suppresses() {
 #[case::at_the_dot("reject-554-5.6.0-at-dot@example.com", "content")]
 #[tokio::test]
 async fn a_refusal_not_about_the_address_suppresses_nothing(#[case] address: &str, #[case] class: &str) {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&[address]).await;
+    let (world, batch) = World::with_campaign_batch(&[address]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("failed", Some(class), 1));
     assert_eq!(world.number("select count(*) from suppressions where tenant_id = $1").await, 0);
@@ -155,8 +147,7 @@ async fn a_refusal_not_about_the_address_suppresses_nothing(#[case] address: &st
 
 #[tokio::test]
 async fn a_deferred_send_waits_until_it_is_due() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["greylist@example.com", "ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["greylist@example.com", "ann@example.com"]).await;
     let stage = world.stage();
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.states(&batch).await, ["deferred", "sent"]);
@@ -183,8 +174,7 @@ async fn the_last_attempt_expires_a_send_and_one_that_is_retried_has_as_many_aga
     #[case] change: &'static str,
     #[case] expected: Row,
 ) {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["defer-451@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["defer-451@example.com"]).await;
     world.run(change).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, expected);
@@ -193,8 +183,7 @@ async fn the_last_attempt_expires_a_send_and_one_that_is_retried_has_as_many_aga
 
 #[tokio::test]
 async fn a_transactional_message_of_yesterday_is_not_sent() {
-    let world = World::new().await;
-    let batch = world.transactional_batch("ann@example.com").await;
+    let (world, batch) = World::with_transactional_batch("ann@example.com").await;
     world.run("update batches set created_at = now() - interval '25 hours' where tenant_id = $1").await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await.state, "expired");
@@ -238,8 +227,7 @@ async fn the_last_attempt_of_a_transactional_message_is_made(#[case] address: &s
 )]
 #[tokio::test]
 async fn mail_that_waited_past_its_deadline_gets_no_last_attempt(#[case] send: &'static str, #[case] of: &'static str) {
-    let world = World::new().await;
-    let batch = world.transactional_batch("ann@example.com").await;
+    let (world, batch) = World::with_transactional_batch("ann@example.com").await;
     world.run(send).await;
     world.run(of).await;
     world.stage().deliver(&[&batch]).await.unwrap();
@@ -262,8 +250,7 @@ async fn mail_that_waited_past_its_deadline_gets_no_last_attempt(#[case] send: &
 #[case::erased("update contacts set status = 'erased', address = 'erased:x' where tenant_id = $1", "contact_archived")]
 #[tokio::test]
 async fn what_happened_since_the_compliance_gate_withholds_a_send(#[case] change: &'static str, #[case] reason: &str) {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world.run(change).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("skipped", Some(reason), 0));
@@ -281,23 +268,14 @@ async fn what_happened_since_the_compliance_gate_withholds_a_send(#[case] change
 #[case::left("unsubscribed", row("skipped", Some("unsubscribed"), 0))]
 #[tokio::test]
 async fn nobody_is_asked_for_consent_who_has_answered(#[case] status: &str, #[case] expected: Row) {
-    let world = World::new().await;
-    let batch = world.transactional_batch("ann@example.com").await;
-    sqlx::query(
+    let (world, batch) = World::with_transactional_batch("ann@example.com").await;
+    run!(
+        &world.pool,
         "insert into requests (tenant_id, id, product, environment, kind, payload, options)
          values ($1, $2, 'shop', 'production', 'transactional', '{}', '{\"asks_to_confirm\": true}')",
-    )
-    .bind(world.tenant)
-    .bind(batch.id)
-    .execute(&world.pool)
-    .await
-    .unwrap();
-    sqlx::query("update contacts set marketing_status = $2 where tenant_id = $1")
-        .bind(world.tenant)
-        .bind(status)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+        [world.tenant, batch.id]
+    );
+    run!(&world.pool, "update contacts set marketing_status = $2 where tenant_id = $1", [world.tenant, status]);
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, expected);
     world.assert_counters_are_right().await;
@@ -312,8 +290,7 @@ async fn nobody_is_asked_for_consent_who_has_answered(#[case] status: &str, #[ca
 )]
 #[tokio::test]
 async fn only_erasure_stops_transactional_mail(#[case] change: &'static str, #[case] reason: Option<&str>) {
-    let world = World::new().await;
-    let batch = world.transactional_batch("ann@example.com").await;
+    let (world, batch) = World::with_transactional_batch("ann@example.com").await;
     world.run(change).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     let expected = if reason.is_some() { row("skipped", reason, 0) } else { row("sent", None, 1) };
@@ -322,8 +299,7 @@ async fn only_erasure_stops_transactional_mail(#[case] change: &'static str, #[c
 
 #[tokio::test]
 async fn a_cancelled_campaign_is_left_to_the_cancel_sweep() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world.run("update campaigns set status = 'cancelled' where tenant_id = $1").await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
@@ -333,8 +309,7 @@ async fn a_cancelled_campaign_is_left_to_the_cancel_sweep() {
 
 #[tokio::test]
 async fn a_paused_campaigns_batch_goes_back_to_waiting() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     world.run("update campaigns set paused = true where tenant_id = $1").await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
@@ -387,8 +362,7 @@ async fn transactional_messages_that_wait_together_are_sent_together() {
 
 #[tokio::test]
 async fn a_campaign_mail_is_spliced_when_its_route_has_memory_for_it() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com"]).await;
     let (stage, inputs) = (world.stage(), [batch.rendered.clone()]);
     let admitted = stage.routes.admit(&inputs).await.unwrap();
     let parts = stage.sources.parts(&inputs, &admitted.routes).await.unwrap();

@@ -16,8 +16,7 @@ fn attachment(bytes: usize) -> Vec<u8> {
 
 /// A bus, and the decisions published on this subject.
 async fn listen(world: &World, subject: &str) -> (Bus, mpsc::UnboundedReceiver<Decided>) {
-    let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
-    let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();
+    let bus = world.bus().await;
     let mut messages = bus.client().subscribe(bus.prefixed(subject)).await.unwrap();
     bus.client().flush().await.unwrap();
     let (tell, heard) = mpsc::unbounded_channel();

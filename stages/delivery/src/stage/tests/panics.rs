@@ -35,8 +35,8 @@ fn counted(metrics: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ledger_writer_panic_costs_only_its_own_result() {
     let metrics = runtime::metric::start("delivery", true).unwrap();
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["a@example.com", "b@example.com", "c@example.com", "d@example.com"]).await;
+    let (world, batch) =
+        World::with_campaign_batch(&["a@example.com", "b@example.com", "c@example.com", "d@example.com"]).await;
     let (_, first) = world.campaign_batch(&["first@example.com"]).await;
     let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
     let sends = owed(&world, &ledger, &[&batch, &first]).await;

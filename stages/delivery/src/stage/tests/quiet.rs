@@ -3,23 +3,18 @@
 use rstest::rstest;
 use schemas::{Lane, MessageKind};
 
-use super::world::{Handle, World, row};
+use super::world::{Handle, World, row, run};
 
 /// Quiet from so many hours ago, for so many hours, by the tenant's clock.
 async fn quiet(world: &World, hours_ago: i32, hours: i32, classification: &str) {
-    sqlx::query(
+    run!(
+        &world.pool,
         "update tenants set quiet_from = (now() at time zone 'utc' - make_interval(hours => $2))::time,
              quiet_to = (now() at time zone 'utc' - make_interval(hours => $2) + make_interval(hours => $3))::time,
              quiet_by_contact = false, quiet_for = array[$4]
          where id = $1",
-    )
-    .bind(world.tenant)
-    .bind(hours_ago)
-    .bind(hours)
-    .bind(classification)
-    .execute(&world.pool)
-    .await
-    .unwrap();
+        [world.tenant, hours_ago, hours, classification]
+    );
 }
 
 #[tokio::test]

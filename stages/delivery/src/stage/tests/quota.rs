@@ -6,7 +6,7 @@ use schemas::{Lane, MessageKind, SendId};
 use uuid::Uuid;
 
 use super::panics::owed;
-use super::world::{Handle, World, row, within_a_day};
+use super::world::{Handle, World, row, run, within_a_day};
 use ledger::fence::{Answer, Change, Fence, Ledger};
 use ledger::quota::{QuotaDefaults, QuotaRemaining, remaining_quota};
 
@@ -15,26 +15,20 @@ const USED: &str = "select coalesce(sum(used), 0)::int8 from send_usage where te
 const RECOUNTED: &str = "select count(*) from sends where tenant_id = $1 and fenced_at is not null";
 
 async fn limit(world: &World, monthly: Option<i64>, daily: Option<i64>) {
-    sqlx::query("insert into send_limits (tenant_id, monthly, daily) values ($1, $2, $3)")
-        .bind(world.tenant)
-        .bind(monthly)
-        .bind(daily)
-        .execute(&world.pool)
-        .await
-        .unwrap();
+    run!(
+        &world.pool,
+        "insert into send_limits (tenant_id, monthly, daily) values ($1, $2, $3)",
+        [world.tenant, monthly, daily]
+    );
 }
 
 /// Mails that were sent on another day.
 async fn handed_over(world: &World, days_ago: i32, count: i64) {
-    sqlx::query(
+    run!(
+        &world.pool,
         "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date - $2, 3, $3)",
-    )
-    .bind(world.tenant)
-    .bind(days_ago)
-    .bind(count)
-    .execute(&world.pool)
-    .await
-    .unwrap();
+        [world.tenant, days_ago, count]
+    );
 }
 
 async fn quota_of(world: &World) -> QuotaRemaining {
@@ -108,8 +102,7 @@ async fn a_tenant_without_a_limit_is_metered_and_has_no_limit() {
 
 #[tokio::test]
 async fn the_setting_binds_a_tenant_for_which_nothing_is_set() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
+    let (world, batch) = World::with_campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     let mut settings = world.settings(&[]);
     settings.quota = QuotaDefaults { send_quota_monthly: 0, send_quota_daily: 1 };
     world.stage_of(&settings).deliver(&[&batch]).await.unwrap();
@@ -222,23 +215,17 @@ async fn a_used_up_campaign_quota_stops_no_other_mail() {
 #[tokio::test]
 async fn one_tenants_quota_does_not_touch_another() {
     let (world, other) = (World::new().await, Uuid::now_v7());
-    sqlx::query("insert into tenants (id, environment, owner_email) values ($1, 'production', 'o@example.com')")
-        .bind(other)
-        .execute(&world.pool)
-        .await
-        .unwrap();
-    sqlx::query("insert into send_limits (tenant_id, daily) values ($1, 1)")
-        .bind(other)
-        .execute(&world.pool)
-        .await
-        .unwrap();
-    sqlx::query(
+    run!(
+        &world.pool,
+        "insert into tenants (id, environment, owner_email) values ($1, 'production', 'o@example.com')",
+        [other]
+    );
+    run!(&world.pool, "insert into send_limits (tenant_id, daily) values ($1, 1)", [other]);
+    run!(
+        &world.pool,
         "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, 0, 1)",
-    )
-    .bind(other)
-    .execute(&world.pool)
-    .await
-    .unwrap();
+        [other]
+    );
     let (_, batch) = world.campaign_batch(&["ann@example.com", "bob@example.net"]).await;
     world.stage().deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(SendId::of(batch.id, 1).0).await.state, "sent");

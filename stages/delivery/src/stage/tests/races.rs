@@ -13,7 +13,7 @@ use schemas::SendId;
 use stage_rig::until;
 use uuid::Uuid;
 
-use super::world::{Handle, World};
+use super::world::{Handle, World, run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_mail_is_fenced_after_an_unsubscribe_was_answered() {
@@ -31,18 +31,16 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered() {
         let mut answered = Vec::new();
         for (contact, send) in contacts {
             let mut tx = leavers.pool.begin().await.unwrap();
-            sqlx::query("select 1 from contacts where tenant_id = $1 and id = $2 for no key update")
-                .bind(leavers.tenant)
-                .bind(contact)
-                .execute(&mut *tx)
-                .await
-                .unwrap();
-            sqlx::query("update contacts set marketing_status = 'unsubscribed' where tenant_id = $1 and id = $2")
-                .bind(leavers.tenant)
-                .bind(contact)
-                .execute(&mut *tx)
-                .await
-                .unwrap();
+            run!(
+                &mut *tx,
+                "select 1 from contacts where tenant_id = $1 and id = $2 for no key update",
+                [leavers.tenant, contact]
+            );
+            run!(
+                &mut *tx,
+                "update contacts set marketing_status = 'unsubscribed' where tenant_id = $1 and id = $2",
+                [leavers.tenant, contact]
+            );
             tx.commit().await.unwrap();
             // The database's clock, after the answer.
             let at: chrono::DateTime<chrono::Utc> =
@@ -98,16 +96,15 @@ async fn a_contact_that_left_the_topic_is_not_fenced() {
 /// waits for that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_recipients_bounce_delays_no_other_result() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["reject-550-5.1.1@example.com", "free@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["reject-550-5.1.1@example.com", "free@example.com"]).await;
     let stage = world.stage();
     let mut holder = world.pool.begin().await.unwrap();
     // Weakly: a fence would pass, a suppression waits.
-    sqlx::query("select 1 from contacts where tenant_id = $1 and address like 'reject%' for share")
-        .bind(world.tenant)
-        .execute(&mut *holder)
-        .await
-        .unwrap();
+    run!(
+        &mut *holder,
+        "select 1 from contacts where tenant_id = $1 and address like 'reject%' for share",
+        [world.tenant]
+    );
     let batches = [&batch];
     let mut delivered = stage.deliver(&batches);
     tokio::select! {
@@ -125,15 +122,14 @@ async fn a_locked_recipients_bounce_delays_no_other_result() {
 /// Before the fence, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_recipient_is_mailed_later_without_delaying_others() {
-    let world = World::new().await;
-    let (_, batch) = world.campaign_batch(&["held@example.com", "free@example.com"]).await;
+    let (world, batch) = World::with_campaign_batch(&["held@example.com", "free@example.com"]).await;
     let stage = world.stage();
     let mut holder = world.pool.begin().await.unwrap();
-    sqlx::query("select 1 from contacts where tenant_id = $1 and address = 'held@example.com' for no key update")
-        .bind(world.tenant)
-        .execute(&mut *holder)
-        .await
-        .unwrap();
+    run!(
+        &mut *holder,
+        "select 1 from contacts where tenant_id = $1 and address = 'held@example.com' for no key update",
+        [world.tenant]
+    );
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.states(&batch).await, ["queued", "sent"]);
     assert!(
@@ -273,12 +269,11 @@ async fn acceptances_of_single_mails_and_other_changes_of_their_batches_all_coun
             if is_over.load(Ordering::Relaxed) {
                 break;
             }
-            sqlx::query("update batches set opened = opened + 1 where tenant_id = $1 and id = $2")
-                .bind(beside.tenant)
-                .bind(id)
-                .execute(&beside.pool)
-                .await
-                .unwrap();
+            run!(
+                &beside.pool,
+                "update batches set opened = opened + 1 where tenant_id = $1 and id = $2",
+                [beside.tenant, id]
+            );
             changes += 1;
         }
         changes

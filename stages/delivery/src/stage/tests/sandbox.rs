@@ -13,8 +13,7 @@ use crate::stage::Delivery;
 
 /// A stage with a bus, which has no streams yet.
 async fn on_the_bus(world: &World) -> (Delivery, Bus) {
-    let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
-    let bus = Bus::connect(&world.nats_url().into(), None, &prefix, 1, "test").await.unwrap();
+    let bus = world.bus().await;
     let mut stage = world.stage();
     stage.bus = Some(bus.clone());
     (stage, bus)

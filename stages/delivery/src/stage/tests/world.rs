@@ -13,7 +13,7 @@ use devtools::servers::TestDatabase;
 use devtools::sink::{Sink, SinkOptions};
 use futures::FutureExt;
 use runner::{Stage, StageError, Sweep};
-use runtime::{Database, MasterKeys, Role, Vault, panics::caught, plans::PreparedPool};
+use runtime::{Bus, Database, MasterKeys, Role, Vault, panics::caught, plans::PreparedPool};
 use schemas::{
     Lane, MessageKind, Piece, Rendered, RenderedRecipient, SendId, Skeleton, month_of, new_batch_id, new_id,
     token::TokenKeyId,
@@ -29,6 +29,14 @@ use dkim::DkimKey;
 use ledger::leases::ExpireLeases;
 
 pub const DOMAIN: &str = "acme.example";
+
+/// Runs a statement with these parameters.
+macro_rules! run {
+    ($db:expr, $sql:expr, [$($value:expr),* $(,)?] $(,)?) => {
+        sqlx::query($sql)$(.bind($value))*.execute($db).await.unwrap()
+    };
+}
+pub(super) use run;
 
 pub struct World {
     pub pool: PgPool,
@@ -72,6 +80,18 @@ impl World {
         Self::of_environment("production").await
     }
 
+    pub async fn with_campaign_batch(addresses: &[&str]) -> (Self, Batch) {
+        let world = Self::new().await;
+        let (_, batch) = world.campaign_batch(addresses).await;
+        (world, batch)
+    }
+
+    pub async fn with_transactional_batch(address: &str) -> (Self, Batch) {
+        let world = Self::new().await;
+        let batch = world.transactional_batch(address).await;
+        (world, batch)
+    }
+
     pub async fn of_environment(environment: &str) -> Self {
         let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
         let pool = Database::pool(&database.url().into(), Role::Stages, 8).unwrap();
@@ -109,18 +129,12 @@ impl World {
     pub async fn connection(&self, provider: &str, host: &str) -> Uuid {
         let id = new_id();
         let secret = Vault::new(&self.keys).unwrap().seal(self.tenant, PROVIDER_PURPOSE, b"the-key").unwrap();
-        sqlx::query(
+        run!(
+            &self.pool,
             "insert into provider_connections (tenant_id, id, provider, name, settings, secret, is_default)
              values ($1, $2, $3, 'main', jsonb_build_object('base_url', 'http://' || $4::text || '/'), $5, true)",
-        )
-        .bind(self.tenant)
-        .bind(id)
-        .bind(provider)
-        .bind(host)
-        .bind(secret)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+            [self.tenant, id, provider, host, secret]
+        );
         id
     }
 
@@ -154,8 +168,10 @@ impl World {
         .unwrap()
     }
 
-    pub fn nats_url(&self) -> &str {
-        self.database.nats_url()
+    /// A bus of its own, without streams.
+    pub async fn bus(&self) -> Bus {
+        let prefix = format!("t{}_", hex::encode(rand::random::<[u8; 4]>()));
+        Bus::connect(&self.database.nats_url().into(), None, &prefix, 1, "test").await.unwrap()
     }
 
     /// Few connections, and times that no answer takes which comes at all.
@@ -172,24 +188,23 @@ impl World {
 
     pub async fn contact(&self, address: &str) -> Uuid {
         let id = new_id();
-        sqlx::query("insert into contacts (tenant_id, id, address) values ($1, $2, $3)")
-            .bind(self.tenant)
-            .bind(id)
-            .bind(address)
-            .execute(&self.pool)
-            .await
-            .unwrap();
+        run!(
+            &self.pool,
+            "insert into contacts (tenant_id, id, address) values ($1, $2, $3)",
+            [self.tenant, id, address]
+        );
         id
     }
 
     pub async fn campaign(&self) -> Uuid {
         let id = new_id();
-        sqlx::query(
+        run!(
+            &self.pool,
             "insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, content_id, audience_mode,
                                     message_purpose, classification, status)
              values ($1, $2, 'p', 'production', 'n', $3, $4, 'tags', 'newsletter', 'marketing', 'sending')",
-        )
-        .bind(self.tenant).bind(id).bind(self.sender).bind(self.content).execute(&self.pool).await.unwrap();
+            [self.tenant, id, self.sender, self.content]
+        );
         id
     }
 
@@ -208,23 +223,22 @@ impl World {
         let mut batch = self.batch(None, MessageKind::OneOff, Lane::Priority, addresses).await;
         let mut skeleton = self.skeleton.clone();
         skeleton.pieces.push(Piece::Attachment { place: 0, bytes: u32::try_from(attachment.len()).unwrap() });
-        sqlx::query("insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing")
-            .bind(self.tenant)
-            .bind(skeleton.id().0)
-            .bind(serde_json::to_value(&skeleton).unwrap())
-            .execute(&self.pool)
-            .await
-            .unwrap();
-        sqlx::query("insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)")
-            .bind(self.tenant)
-            .bind(batch.id)
-            .bind(self.sender)
-            .bind(self.content)
-            .execute(&self.pool)
-            .await
-            .unwrap();
-        sqlx::query("insert into requests (tenant_id, id, product, environment, kind, payload) values ($1, $2, 'shop', 'production', 'message', '{}') on conflict do nothing")
-            .bind(self.tenant).bind(batch.id).execute(&self.pool).await.unwrap();
+        run!(
+            &self.pool,
+            "insert into skeletons (tenant_id, id, body) values ($1, $2, $3) on conflict do nothing",
+            [self.tenant, skeleton.id().0, serde_json::to_value(&skeleton).unwrap()]
+        );
+        run!(
+            &self.pool,
+            "insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)",
+            [self.tenant, batch.id, self.sender, self.content]
+        );
+        run!(
+            &self.pool,
+            "insert into requests (tenant_id, id, product, environment, kind, payload)
+             values ($1, $2, 'shop', 'production', 'message', '{}') on conflict do nothing",
+            [self.tenant, batch.id]
+        );
         sqlx::query("insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded) values ($1, $2, 0, 'a.pdf', 'application/pdf', $3)")
             .bind(self.tenant).bind(batch.id).bind(attachment).execute(&self.pool).await.unwrap();
         batch.rendered.skeleton = skeleton.id();
@@ -236,13 +250,16 @@ impl World {
         let id = new_batch_id();
         let size = i32::try_from(addresses.len()).unwrap();
         let classification = if kind == MessageKind::Campaign { "marketing" } else { "transactional" };
-        sqlx::query(
+        run!(
+            &self.pool,
             "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state,
                                   announce_after, announcement, size, queued)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'announced', now() + interval '60 s', 1, $10, $10)",
-        )
-        .bind(self.tenant).bind(id).bind(month_of(id)).bind(kind.as_str()).bind(lane.as_str()).bind(classification)
-        .bind(campaign).bind(self.content).bind(self.sender).bind(size).execute(&self.pool).await.unwrap();
+            [
+                self.tenant, id, month_of(id), kind.as_str(), lane.as_str(), classification,
+                campaign, self.content, self.sender, size
+            ]
+        );
         let mut recipients = Vec::new();
         for (ordinal, address) in addresses.iter().enumerate() {
             let ordinal = u16::try_from(ordinal).unwrap();
@@ -301,7 +318,7 @@ impl World {
     }
 
     pub async fn run(&self, sql: &'static str) {
-        sqlx::query(sql).bind(self.tenant).execute(&self.pool).await.unwrap();
+        run!(&self.pool, sql, [self.tenant]);
     }
 
     /// Ends the leases of all fences a second ago.
@@ -402,48 +419,32 @@ async fn add_tenant(
     let [tenant, domain, sender, content] = [new_id(), new_id(), new_id(), new_id()];
     let dkim = DkimKey::generate_ed25519().unwrap();
     let sealed = Vault::new(keys).unwrap().seal(tenant, "dkim", dkim.private_pkcs8.expose_secret()).unwrap();
-    sqlx::query("insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@acme.example')")
-        .bind(tenant)
-        .bind(environment)
-        .execute(pool)
-        .await
-        .unwrap();
-    sqlx::query(
+    run!(
+        pool,
+        "insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@acme.example')",
+        [tenant, environment]
+    );
+    run!(
+        pool,
         "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
          values ($1, $2, $3, 'verified', 'pr1', $4, $5, 't')",
-    )
-    .bind(tenant)
-    .bind(domain)
-    .bind(domain_name)
-    .bind(sealed)
-    .bind(dkim.public)
-    .execute(pool)
-    .await
-    .unwrap();
-    sqlx::query(
+        [tenant, domain, domain_name, sealed, dkim.public]
+    );
+    run!(
+        pool,
         "insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@acme.example', 'Acme')",
-    )
-    .bind(tenant)
-    .bind(sender)
-    .bind(domain)
-    .execute(pool)
-    .await
-    .unwrap();
-    sqlx::query(
+        [tenant, sender, domain]
+    );
+    run!(
+        pool,
         "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>')",
-    )
-    .bind(tenant)
-    .bind(content)
-    .execute(pool)
-    .await
-    .unwrap();
-    sqlx::query("insert into skeletons (tenant_id, id, body) values ($1, $2, $3)")
-        .bind(tenant)
-        .bind(skeleton.id().0)
-        .bind(serde_json::to_value(skeleton).unwrap())
-        .execute(pool)
-        .await
-        .unwrap();
+        [tenant, content]
+    );
+    run!(
+        pool,
+        "insert into skeletons (tenant_id, id, body) values ($1, $2, $3)",
+        [tenant, skeleton.id().0, serde_json::to_value(skeleton).unwrap()]
+    );
     [tenant, sender, content]
 }
 

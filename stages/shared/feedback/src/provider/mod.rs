@@ -227,7 +227,7 @@ fn complained(feedback_type: &str) -> EventMeaning {
 }
 
 fn unsubscribed() -> EventMeaning {
-    EventMeaning::Fact(SignalKind::Unsubscribed { method: "provider".to_owned() })
+    EventMeaning::Fact(crate::opt_out())
 }
 
 /// A bounce, classified by the receiving server's text first and the provider's hint second.

@@ -20,7 +20,7 @@ pub struct Proofs {
     original_mail_from: Option<String>,
     /// The return path in the header of the mail it carries.
     return_path: Option<String>,
-    /// The token of the link to leave by in that header.
+    /// The token of the unsubscribe link in that header.
     leaving_token: Option<String>,
 }
 
@@ -33,8 +33,8 @@ impl Proofs {
         })
     }
 
-    /// True if a return path proves this send. An ordinary forward leaves it out, one as an attachment carries it; the link to leave by goes
-    /// along with every forward.
+    /// True if a return path proves this send. An ordinary forward leaves it out, one as an attachment carries it; the unsubscribe link
+    /// goes along with every forward.
     #[must_use]
     pub fn is_returned(&self, send: Uuid, tokens: &TokenKeys) -> bool {
         self.returned(tokens).any(|returned| returned == send)
@@ -83,7 +83,7 @@ pub(crate) fn of_type(feedback_type: &str) -> ReportFinding {
     match kind.as_str() {
         // RFC 6591: an authentication failure, which is no complaint.
         "auth-failure" | "dmarc" => ReportFinding::NoFact(NoFactReason::AuthFailure),
-        "opt-out" | "opt-out-list" => ReportFinding::Fact(SignalKind::Unsubscribed { method: "provider".to_owned() }),
+        "opt-out" | "opt-out-list" => ReportFinding::Fact(crate::opt_out()),
         "abuse" | "fraud" | "virus" | "other" | "not-spam" => complaint(&kind),
         unknown => complaint(&unknown.chars().filter(char::is_ascii_graphic).take(TYPE_CHARS).collect::<String>()),
     }

@@ -111,7 +111,7 @@ pub fn read(head: &[u8], arrival: Arrival, null_sender: bool, budget: &Budget) -
     } else if let Some(finding) = dsn::read(&mail, budget)? {
         finding
     } else {
-        plain::read(&mail, null_sender).unwrap_or_else(|| reply::read(&mail.header, null_sender))
+        plain::read(&mail, null_sender).unwrap_or_else(|| ReportFinding::Fact(reply::read(&mail.header, null_sender)))
     };
     Ok(MailReport { finding, proofs })
 }
@@ -123,8 +123,7 @@ pub fn read(head: &[u8], arrival: Arrival, null_sender: bool, budget: &Budget) -
 pub fn answer(fields: &[(String, String)], budget: &Budget) -> Result<SignalKind, Spent> {
     let header = MailHeader::of(fields, budget)?;
     let is_report = header.content_type().kind == "multipart/report";
-    let automatic = is_report || reply::is_automatic(&header);
-    Ok(SignalKind::Replied { message_id: header.message_id(), automatic })
+    Ok(reply::read(&header, is_report))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use crate::bounce::{BounceReport, Codes, bounce_fact};
 /// Subjects of reports of failure, in lower case, anywhere in them.
 const FAILED: &[&str] = &[
     "undeliver",
-    "undelivered mail",
     "non-deliver",
     "nondeliver",
     "failure notice",
@@ -81,10 +80,8 @@ pub(super) fn read(mail: &MailParts, null_sender: bool) -> Option<ReportFinding>
 
 fn is_from_a_mail_system(header: &MailHeader) -> bool {
     let local = header.sender_local();
-    matches!(
-        local.as_str(),
-        "mailer-daemon" | "postmaster" | "mail-daemon" | "maildaemon" | "mdaemon" | "microsoftexchange"
-    ) || local.starts_with("microsoftexchange")
+    matches!(local.as_str(), "mailer-daemon" | "postmaster" | "mail-daemon" | "maildaemon" | "mdaemon")
+        || local.starts_with("microsoftexchange")
 }
 
 /// The lines that say why: those with a code and what follows it, else all of the report's own.

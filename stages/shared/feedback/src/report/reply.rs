@@ -2,7 +2,7 @@
 
 use schemas::SignalKind;
 
-use super::{ReportFinding, header::MailHeader};
+use super::header::MailHeader;
 
 /// Fields that only programs write, in lower case.
 const MARKS: &[&str] = &[
@@ -45,14 +45,13 @@ const SUBJECTS: &[&str] = &[
     "自动回复",
 ];
 
-/// Reads an answer: whatever came to a return path and is no report.
-pub(super) fn read(header: &MailHeader, null_sender: bool) -> ReportFinding {
-    let automatic = null_sender || is_automatic(header);
-    ReportFinding::Fact(SignalKind::Replied { message_id: header.message_id(), automatic })
+/// Reads an answer: whatever came to a return path and is no report. `from_program`: the mail is a program's, whatever its header says.
+pub(super) fn read(header: &MailHeader, from_program: bool) -> SignalKind {
+    SignalKind::Replied { message_id: header.message_id(), automatic: from_program || is_automatic(header) }
 }
 
 /// Whether a program wrote it.
-pub(super) fn is_automatic(header: &MailHeader) -> bool {
+fn is_automatic(header: &MailHeader) -> bool {
     // RFC 3834 §5: any value but `no`.
     let submitted = header.get("auto-submitted").unwrap_or("no").to_ascii_lowercase();
     let precedence = header.get("precedence").unwrap_or_default().to_ascii_lowercase();

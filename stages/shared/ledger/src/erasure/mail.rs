@@ -44,7 +44,7 @@ impl Erasure {
         .fetch_all(&mut *db)
         .await?;
         self.erase_send_details(db, &tests).await?;
-        Ok(Self::after(messages.last().copied(), messages.len(), SLICE))
+        Ok(Self::after(&messages, SLICE))
     }
 
     /// Mails of sequences to the tenant's owner about the contact.
@@ -62,7 +62,7 @@ impl Erasure {
         .await?;
         self.erase_written(&mut *db, &sends).await?;
         self.erase_send_details(db, &sends).await?;
-        Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
+        Ok(Self::after(&sends, SLICE))
     }
 
     /// Bodies and attachments of messages with no other recipient, or about the contact. A message to several keeps its body.
@@ -111,7 +111,7 @@ impl Erasure {
         .await?;
         self.erase_copies(&mut *db, &sends).await?;
         self.erase_send_details(db, &sends).await?;
-        Ok(Self::after(sends.last().copied(), sends.len(), SLICE))
+        Ok(Self::after(&sends, SLICE))
     }
 
     /// The address among the recipients of copies. The place stays: it says which send a copy is.
@@ -154,7 +154,7 @@ impl Erasure {
         .await?;
         let sends: Vec<Uuid> = rows.iter().filter_map(|row| row.send_id).collect();
         self.erase_send_details(db, &sends).await?;
-        Ok(Self::after(rows.last().map(|row| row.campaign_id), rows.len(), CAMPAIGNS))
+        Ok(Self::after(&column(&rows, |row| row.campaign_id), CAMPAIGNS))
     }
 
     /// Answers of servers and details of clients for these sends, mail that came back and could not be read, and stored copies of the

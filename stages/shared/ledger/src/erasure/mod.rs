@@ -201,9 +201,9 @@ impl Erasure {
         }
     }
 
-    /// The cursor after a slice that ended with this id, unless it was the last.
-    fn after(last: Option<Uuid>, found: usize, slice: i64) -> Cursor {
-        last.filter(|_| found as i64 >= slice).map(|last| (last, String::new()))
+    /// The cursor after a slice that found these ids, unless it was the last.
+    fn after(ids: &[Uuid], slice: i64) -> Cursor {
+        ids.last().filter(|_| ids.len() as i64 >= slice).map(|last| (*last, String::new()))
     }
 }
 

@@ -64,7 +64,7 @@ impl Erasure {
         )
         .execute(db)
         .await?;
-        Ok(Self::after(enrollments.last().copied(), enrollments.len(), SLICE))
+        Ok(Self::after(&enrollments, SLICE))
     }
 
     /// What products reported about the contact is deleted.
@@ -110,7 +110,7 @@ impl Erasure {
         )
         .execute(db)
         .await?;
-        Ok(Self::after(outcomes.last().copied(), outcomes.len(), SLICE))
+        Ok(Self::after(&outcomes, SLICE))
     }
 
     /// Reports of imports show the bad cells of rows; one of them may be the address in another form.
@@ -137,7 +137,7 @@ impl Erasure {
         )
         .execute(db)
         .await?;
-        Ok(Self::after(imports.last().copied(), imports.len(), SLICE))
+        Ok(Self::after(&imports, SLICE))
     }
 
     /// Stored answers of the contact's tenant that hold its address: a key may serve several tenants. The row stays as a refusal, because a
@@ -200,7 +200,7 @@ impl Erasure {
         )
         .fetch_all(db)
         .await?;
-        Ok(Self::after(events.last().copied(), events.len(), UNINDEXED))
+        Ok(Self::after(&events, UNINDEXED))
     }
 
     /// Pending facts: details of clients and servers are removed, the fact stays.
@@ -225,7 +225,7 @@ impl Erasure {
         )
         .fetch_all(db)
         .await?;
-        Ok(Self::after(facts.last().copied(), facts.len(), SLICE))
+        Ok(Self::after(&facts, SLICE))
     }
 
     /// Bodies of webhooks. The trigger `contacts_erased_events` deletes those that are there when the contact is erased; one that was being

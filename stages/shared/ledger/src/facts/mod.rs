@@ -150,7 +150,7 @@ fn collect_times(
 ) -> BTreeMap<SendKey, FactTimes> {
     let mut all: BTreeMap<SendKey, FactTimes> = BTreeMap::new();
     for MarkedSignal { signal, machine } in new {
-        let send = (signal.tenant_id, signal.send_id);
+        let send = send_of(signal);
         *fresh.entry(signal.kind.label()).or_default() += 1;
         let Some(fact) = Fact::of(&signal.kind) else { continue };
         let send_times = all.entry(send).or_default();
@@ -226,7 +226,7 @@ async fn insert_events<'a>(
         &sends,
         &column(signals.keys(), |(.., id)| *id),
         &column(&sends, |send| SendId(*send).month()),
-        &column(signals.values(), |new| each::event_type(&new.signal.kind).to_owned()),
+        &column(signals.values(), |new| each::event_type(&new.signal.kind)) as &[&str],
         &column(signals.values(), |new| new.signal.occurred_at),
         &column(signals.values(), |new| each::detail_of(new.signal, new.machine, is_erased(new.signal))),
         STORED_MAX

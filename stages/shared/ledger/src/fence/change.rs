@@ -35,17 +35,12 @@ impl Answer {
 /// The facts about a batch that are read with its owed sends.
 #[derive(Debug)]
 pub struct BatchContext {
-    /// The tenant.
     pub tenant_id: Uuid,
-    /// The batch.
     pub batch_id: Uuid,
     /// The partition of its sends.
     pub month: NaiveDate,
-    /// What kind of mail it is.
     pub kind: MessageKind,
-    /// Its lane.
     pub lane: Lane,
-    /// Marketing or not.
     pub classification: Classification,
     /// True for the sandbox: the capture provider takes the mail, nothing leaves.
     pub sandbox: bool,
@@ -53,7 +48,6 @@ pub struct BatchContext {
     pub warming: Option<Uuid>,
     /// True if the tenant has more than one provider route.
     pub has_fallback: bool,
-    /// When it was written.
     pub created_at: DateTime<Utc>,
     /// How long the tenant's quiet hours are, if they hold for it: it may have waited through them.
     pub quiet_length: Duration,

@@ -233,12 +233,8 @@ impl Commits {
             delta.announce(change.announce);
             let Some(moved) = moved else { continue };
             delta.moved(moved.from, change.to);
-            if moved.is_bounced {
-                delta.bounced();
-            }
-            if moved.is_delivered {
-                delta.delivered();
-            }
+            delta.bounced += i32::from(moved.is_bounced);
+            delta.delivered += i32::from(moved.is_delivered);
             if change.to == SendState::Fenced {
                 delta.lease(self.fence_lease_seconds);
             }

@@ -34,10 +34,10 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-pub use crate::gate::{BatchEligibility, GateDecision};
-pub(crate) use change::IN_DOUBT;
-pub use change::{Answer, BatchContext, CAP_WAIT, Change, NextAnnouncement, SendAttempt, is_tried_again};
-pub use warming::until_tomorrow;
+pub use crate::gate::GateDecision;
+pub use change::{Answer, CAP_WAIT, Change, NextAnnouncement, SendAttempt};
+pub(crate) use change::{BatchContext, IN_DOUBT, is_tried_again};
+pub(crate) use warming::until_tomorrow;
 
 use commit::{Commits, Committed, Undecided};
 use session::DeliverySession;

@@ -16,11 +16,8 @@ pub struct BatchEligibility {
     pub paused: bool,
     /// Set when the campaign's window is closed: what happens to the sends that are left.
     pub missed: Option<OnMiss>,
-    /// Its tenant may send.
     pub tenant_active: bool,
-    /// Its tenant is paused.
     pub tenant_paused: bool,
-    /// Its sender is active.
     pub sender_active: bool,
     /// The status of its sender's domain.
     pub domain: DomainStatus,

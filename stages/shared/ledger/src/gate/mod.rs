@@ -5,8 +5,8 @@ mod facts;
 mod quiet;
 mod recipient;
 
-pub use batch::{BatchEligibility, GateDecision, Hold, SendFacts, WARMUP, decide_hold, decide_send};
-pub(crate) use batch::{batch_eligibility, decide_confirmation};
+pub(crate) use batch::{BatchEligibility, WARMUP, batch_eligibility, decide_confirmation};
+pub use batch::{GateDecision, Hold, SendFacts, decide_hold, decide_send};
 pub(crate) use facts::{AskedSend, SendLookups};
 pub use facts::{BatchFacts, OwedSend, find_opted_out, left_topic, load_batches, load_eligibility, load_owed_sends};
 pub use quiet::{QuietRule, load_rule, zone_named};

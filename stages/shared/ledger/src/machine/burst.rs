@@ -10,7 +10,6 @@ use super::rules::BURST_WITHIN;
 pub(crate) struct Click {
     /// The event.
     pub(crate) id: Uuid,
-    /// When.
     pub(crate) at: DateTime<Utc>,
     /// Which link of the message.
     pub(crate) link: i32,

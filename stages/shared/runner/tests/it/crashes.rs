@@ -7,18 +7,18 @@ use std::{
 
 use async_trait::async_trait;
 use devtools::servers::TestDatabase;
-use runner::{Intake, Runner, Stage, StageError};
+use runner::{Runner, Stage, StageError};
 use runtime::{Bus, CommitNotifier, Database, Publication, Role, plans::PreparedPool};
 use schemas::{
-    Lane, Resolved,
+    Resolved,
     subjects::{self, header, stream},
 };
 use secrecy::SecretString;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::{PATIENCE, eventually, intake, publish};
+
 /// A message of a dead process comes again after this.
 const ACK_WAIT: Duration = Duration::from_secs(1);
 /// What the stage does with an announcement of this number.
@@ -116,30 +116,14 @@ impl Rig {
                 .on_ledger(pool, &by_key)
                 .ack_wait(ACK_WAIT)
                 .alone_max(alone_max);
-            let intake = Intake {
-                lane: Lane::Priority,
-                stream: stream::RESOLVED,
-                durable: "compliance-priority".to_owned(),
-                subjects: vec![subjects::resolved(Lane::Priority)],
-                workers,
-                coalesce: 64,
-            };
-            runner.start(Arc::new(Toy { seen }), vec![intake]);
+            runner.start(Arc::new(Toy { seen }), vec![intake("compliance-priority", workers, 64)]);
             std::future::pending::<()>().await;
         });
         Process(Some(runtime))
     }
 
     async fn publish(&self, announcement: i32) {
-        let input = Resolved {
-            tenant_id: Uuid::nil(),
-            batch_id: schemas::new_id(),
-            lane: Lane::Priority,
-            announcement,
-            notify: None,
-        };
-        let publication = Publication::json(subjects::resolved(Lane::Priority), input.message_id(), &input).unwrap();
-        self.bus.publish_all(vec![publication]).await.unwrap();
+        publish(&self.bus, announcement).await;
     }
 
     async fn holds(&self, name: &str) -> u64 {
@@ -149,14 +133,6 @@ impl Rig {
 
     async fn starts(&self) -> i64 {
         sqlx::query_scalar("select count(*) from message_starts").fetch_one(&self.pool).await.unwrap()
-    }
-}
-
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while !holds().await {
-        assert!(tokio::time::Instant::now() < deadline, "waited in vain for: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -8,12 +8,9 @@ use std::{
 
 use async_nats::jetstream::consumer::{Info, pull};
 use async_trait::async_trait;
-use runner::{Intake, Runner, Stage, StageError, Sweep, SweepSchedule};
+use runner::{Runner, Stage, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, CommitNotifier, Database, Notifier, PauseSwitches, Publication, Role, plans::PreparedPool};
-use schemas::{
-    Lane, Resolved,
-    subjects::{self, stream},
-};
+use schemas::{Resolved, subjects::stream};
 use secrecy::SecretString;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -114,15 +111,7 @@ impl Rig {
     }
 
     fn start(&self) {
-        let intake = Intake {
-            lane: Lane::Priority,
-            stream: stream::RESOLVED,
-            durable: "compliance-priority".to_owned(),
-            subjects: vec![subjects::resolved(Lane::Priority)],
-            workers: 2,
-            coalesce: 4,
-        };
-        self.runner.start(self.toy.clone(), vec![intake]);
+        self.runner.start(self.toy.clone(), vec![crate::intake("compliance-priority", 2, 4)]);
     }
 
     async fn pause(&self) {
@@ -138,11 +127,7 @@ impl Rig {
     }
 
     async fn publish(&self) -> Uuid {
-        let batch_id = schemas::new_id();
-        let input = Resolved { tenant_id: Uuid::nil(), batch_id, lane: Lane::Priority, announcement: 1, notify: None };
-        let publication = Publication::json(subjects::resolved(Lane::Priority), input.message_id(), &input).unwrap();
-        self.bus.publish_all(vec![publication]).await.unwrap();
-        batch_id
+        crate::publish(&self.bus, 1).await
     }
 
     async fn consumer(&self) -> Option<Info> {

@@ -11,7 +11,7 @@ use std::{
 use async_nats::jetstream::{consumer::pull, stream::Stream};
 use async_trait::async_trait;
 use bytes::Bytes;
-use runner::{Intake, MAX_ACK_PENDING, Runner, Stage, StageError, Sweep, SweepSchedule};
+use runner::{MAX_ACK_PENDING, Runner, Stage, StageError, Sweep, SweepSchedule};
 use runtime::{Bus, CommitNotifier, Publication};
 use schemas::{
     Lane, Resolved,
@@ -21,7 +21,8 @@ use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::{PATIENCE, eventually, input, intake, publish};
+
 /// What the toy stage does with an announcement of this number.
 const GOOD: i32 = 1;
 const POISON: i32 = 2;
@@ -115,28 +116,11 @@ impl Rig {
     }
 
     fn start_workers(&self, workers: usize, coalesce: usize) {
-        let intake = Intake {
-            lane: Lane::Priority,
-            stream: stream::RESOLVED,
-            durable: "toy-priority".to_owned(),
-            subjects: vec![subjects::resolved(Lane::Priority)],
-            workers,
-            coalesce,
-        };
-        self.runner.start(self.toy.clone(), vec![intake]);
+        self.runner.start(self.toy.clone(), vec![intake("toy-priority", workers, coalesce)]);
     }
 
     async fn publish(&self, announcement: i32) -> Uuid {
-        let input = Resolved {
-            tenant_id: Uuid::nil(),
-            batch_id: schemas::new_id(),
-            lane: Lane::Priority,
-            announcement,
-            notify: None,
-        };
-        let publication = Publication::json(subjects::resolved(Lane::Priority), input.message_id(), &input).unwrap();
-        self.bus.publish_all(vec![publication]).await.unwrap();
-        input.batch_id
+        publish(&self.bus, announcement).await
     }
 
     async fn stream(&self, name: &str) -> Stream {
@@ -272,13 +256,7 @@ async fn deliveries_that_were_not_a_messages_fault_use_up_none_of_its_attempts()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_within_the_duplicate_window_publishes_nothing_new() {
     let rig = Rig::new().await;
-    let input = Resolved {
-        tenant_id: Uuid::nil(),
-        batch_id: schemas::new_id(),
-        lane: Lane::Priority,
-        announcement: GOOD,
-        notify: None,
-    };
+    let input = input(GOOD);
     for id in ["first", "second"] {
         let publication = Publication::json(subjects::resolved(Lane::Priority), id.to_owned(), &input).unwrap();
         rig.bus.publish_all(vec![publication]).await.unwrap();
@@ -296,11 +274,10 @@ async fn a_stream_deleted_under_a_worker_is_made_again_and_work_goes_on() {
     rig.publish(GOOD).await;
     rig.holds(stream::CLEARED, 1).await;
     rig.bus.jetstream().delete_stream(rig.bus.prefixed(stream::RESOLVED)).await.unwrap();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::RESOLVED)).await.is_err() {
-        assert!(tokio::time::Instant::now() < deadline, "the worker makes the stream again");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the worker makes the stream again", async || {
+        rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::RESOLVED)).await.is_ok()
+    })
+    .await;
     rig.publish(GOOD).await;
     rig.holds(stream::CLEARED, 2).await;
 }
@@ -352,11 +329,7 @@ async fn draining_finishes_and_acknowledges_what_is_in_hand() {
     let rig = Rig::new().await;
     rig.publish(SLOW).await;
     rig.start(1);
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while rig.toy.seen.lock().unwrap().is_empty() {
-        assert!(tokio::time::Instant::now() < deadline, "the work is taken");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("the work is taken", async || !rig.toy.seen.lock().unwrap().is_empty()).await;
     rig.shutdown.cancel();
     assert!(rig.runner.drained(PATIENCE).await);
     assert_eq!(rig.toy.finished.load(Ordering::SeqCst), 1);
@@ -432,11 +405,7 @@ async fn a_sweep_and_a_task_that_panic_go_on() {
         let starts = counted.clone();
         async move { assert!(starts.fetch_add(1, Ordering::SeqCst) > 0, "the first start panics") }
     });
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while sweep.0.load(Ordering::SeqCst) < 3 || starts.load(Ordering::SeqCst) < 2 {
-        assert!(tokio::time::Instant::now() < deadline, "they go on");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("they go on", async || sweep.0.load(Ordering::SeqCst) >= 3 && starts.load(Ordering::SeqCst) >= 2).await;
     rig.shutdown.cancel();
     assert!(rig.runner.drained(PATIENCE).await);
 }

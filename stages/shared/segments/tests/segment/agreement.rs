@@ -11,7 +11,7 @@ use stage_rig::{Rig, Tenant};
 use uuid::Uuid;
 
 use crate::{
-    FIELDS,
+    FIELDS, insert_sent,
     model::{ADDRESSES, Fact, Person, SENT_HOURS_AGO, World, person, rule},
     select, store, tenant,
 };
@@ -69,17 +69,7 @@ async fn happen(rig: &Rig, tenant: &Tenant, launches: &[LaunchId], people: &[Per
 
 async fn write_fact(rig: &Rig, tenant: &Tenant, contact: Uuid, send: Uuid, fact: &Fact) {
     let ago = |hours: i64| Utc::now() - TimeDelta::hours(hours);
-    sqlx::query(
-        "insert into sends (tenant_id, id, month, contact_id, state, decided_at, provider) values ($1, $2, $3, $4, 'sent', $5, 'smtp')",
-    )
-    .bind(tenant.id)
-    .bind(send)
-    .bind(schemas::month_of(send))
-    .bind(contact)
-    .bind(ago(SENT_HOURS_AGO))
-    .execute(&rig.pool)
-    .await
-    .unwrap();
+    insert_sent(rig, tenant, send, contact, ago(SENT_HOURS_AGO)).await;
     let sql = match fact.event {
         "email.opened" => "update sends set opened_at = $3, human_opened_at = $4 where tenant_id = $1 and id = $2",
         "email.clicked" => "update sends set clicked_at = $3, human_clicked_at = $4 where tenant_id = $1 and id = $2",

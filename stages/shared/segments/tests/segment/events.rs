@@ -6,20 +6,10 @@ use serde_json::json;
 use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{select, tenant};
+use crate::{insert_sent, select, tenant};
 
 async fn send(rig: &Rig, tenant: &Tenant, id: Uuid, contact: Uuid, sent_days_ago: i64) {
-    sqlx::query(
-        "insert into sends (tenant_id, id, month, contact_id, state, decided_at, provider) values ($1, $2, $3, $4, 'sent', $5, 'smtp')",
-    )
-    .bind(tenant.id)
-    .bind(id)
-    .bind(month_of(id))
-    .bind(contact)
-    .bind(Utc::now() - TimeDelta::days(sent_days_ago))
-    .execute(&rig.pool)
-    .await
-    .unwrap();
+    insert_sent(rig, tenant, id, contact, Utc::now() - TimeDelta::days(sent_days_ago)).await;
 }
 
 async fn facts(rig: &Rig) -> Vec<(String, bool, bool)> {

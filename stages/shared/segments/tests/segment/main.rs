@@ -7,6 +7,7 @@ mod model;
 mod named;
 mod statement;
 
+use chrono::{DateTime, Utc};
 use segments::{CompiledSegment, Rule, SegmentError};
 use serde_json::Value;
 use sqlx::QueryBuilder;
@@ -54,6 +55,21 @@ pub async fn select(rig: &Rig, tenant: &Tenant, rule: &Value) -> Vec<Uuid> {
     compiled.push(&mut query, tenant.id);
     query.push(" order by c.id");
     query.build_query_scalar().fetch_all(&rig.pool).await.unwrap_or_else(|error| panic!("{error}: {rule}"))
+}
+
+/// Writes a mail to a contact that was sent at this time.
+pub async fn insert_sent(rig: &Rig, tenant: &Tenant, id: Uuid, contact: Uuid, at: DateTime<Utc>) {
+    sqlx::query(
+        "insert into sends (tenant_id, id, month, contact_id, state, decided_at, provider) values ($1, $2, $3, $4, 'sent', $5, 'smtp')",
+    )
+    .bind(tenant.id)
+    .bind(id)
+    .bind(schemas::month_of(id))
+    .bind(contact)
+    .bind(at)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
 }
 
 /// Stores a segment as the API would.

@@ -8,6 +8,10 @@ use schemas::answers::{Meaning, by_reply_code, meaning};
 
 use crate::{Cause, Certainty, Phase, Reply, SmtpFailure};
 
+/// Rules of [`schemas::answers`] that mean more to a sender than their class says.
+const SES_THROTTLING: &str = "ses_throttling";
+const GMAIL_USER_RATE: &str = "gmail_user_rate";
+
 /// What becomes of the send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReplyOutcome {
@@ -39,7 +43,7 @@ pub enum Scope {
     Relay,
 }
 
-/// The verdict on one transaction.
+/// The decision on one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReplyDecision {
     /// What becomes of the send.
@@ -49,7 +53,7 @@ pub struct ReplyDecision {
 }
 
 impl ReplyDecision {
-    /// The verdict on an accepted message.
+    /// The decision on an accepted message.
     pub const SENT: Self = Self { outcome: ReplyOutcome::Sent, scope: Scope::Recipient };
 
     /// Tried again by the schedule, for this reason.
@@ -65,7 +69,7 @@ impl ReplyDecision {
     }
 }
 
-/// The verdict on a failed transaction.
+/// The decision on a failed transaction.
 #[must_use]
 pub fn classify(failure: &SmtpFailure) -> ReplyDecision {
     if failure.certainty == Certainty::Unknown {
@@ -89,7 +93,7 @@ pub fn classify(failure: &SmtpFailure) -> ReplyDecision {
     }
 }
 
-/// The verdict on a negative answer in a phase.
+/// The decision on a negative answer in a phase.
 #[must_use]
 pub fn classify_reply(phase: Phase, reply: &Reply) -> ReplyDecision {
     // A refusal before any transaction concerns the relay, not a recipient.
@@ -114,11 +118,11 @@ fn transaction(phase: Phase, reply: &Reply) -> ReplyDecision {
     }
     let Meaning { class, rule } = meaning(reply.enhanced, &reply.text).unwrap_or_else(|| by_reply_code(reply.code));
     // The account's own rate or daily quota: no recipient is to blame, and no receiver is to be slowed.
-    if rule == "ses_throttling" && reply.is_temporary() {
+    if rule == SES_THROTTLING && reply.is_temporary() {
         return ReplyDecision::defer(Class::Throttled, Scope::Relay);
     }
     // One mailbox gets too much: the receiver takes the mail of others.
-    if rule == "gmail_user_rate" {
+    if rule == GMAIL_USER_RATE {
         return ReplyDecision::defer(Class::Throttled, Scope::Recipient);
     }
     if reply.is_temporary() { temporary(phase, reply, class) } else { permanent(phase, class) }

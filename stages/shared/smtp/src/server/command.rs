@@ -45,39 +45,27 @@ pub(super) struct Chunk {
 pub(super) fn parse(line: &str) -> Result<SmtpCommand<'_>, &'static str> {
     let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
     let rest = rest.trim();
-    let is = |name: &str| verb.eq_ignore_ascii_case(name);
     let bare = |command| if rest.is_empty() { Ok(command) } else { Err("501 5.5.4 No parameters there") };
     let named = |command| if rest.is_empty() { Err("501 5.5.4 Who are you?") } else { Ok(command) };
-    if is("MAIL") {
-        mail(rest)
-    } else if is("RCPT") {
-        recipient(rest)
-    } else if is("DATA") {
-        bare(SmtpCommand::Data)
-    } else if is("BDAT") {
-        Ok(SmtpCommand::Bdat(chunk(rest)))
-    } else if is("RSET") {
-        bare(SmtpCommand::Rset)
-    } else if is("EHLO") {
-        named(SmtpCommand::Ehlo)
-    } else if is("HELO") {
-        named(SmtpCommand::Helo)
-    } else if is("LHLO") {
-        named(SmtpCommand::Lhlo)
-    } else if is("STARTTLS") {
-        bare(SmtpCommand::StartTls)
-    } else if is("NOOP") {
-        Ok(SmtpCommand::Noop)
-    } else if is("QUIT") {
-        bare(SmtpCommand::Quit)
-    } else if is("AUTH") {
-        let mut words = rest.split_ascii_whitespace();
-        let mechanism = words.next().ok_or("501 5.5.4 AUTH mechanism")?;
-        Ok(SmtpCommand::Auth { mechanism, initial: words.next() })
-    } else if is("VRFY") || is("EXPN") {
-        Ok(SmtpCommand::Vrfy)
-    } else {
-        Err("500 5.5.2 Not a command")
+    match verb.to_ascii_uppercase().as_str() {
+        "MAIL" => mail(rest),
+        "RCPT" => recipient(rest),
+        "DATA" => bare(SmtpCommand::Data),
+        "BDAT" => Ok(SmtpCommand::Bdat(chunk(rest))),
+        "RSET" => bare(SmtpCommand::Rset),
+        "EHLO" => named(SmtpCommand::Ehlo),
+        "HELO" => named(SmtpCommand::Helo),
+        "LHLO" => named(SmtpCommand::Lhlo),
+        "STARTTLS" => bare(SmtpCommand::StartTls),
+        "NOOP" => Ok(SmtpCommand::Noop),
+        "QUIT" => bare(SmtpCommand::Quit),
+        "AUTH" => {
+            let mut words = rest.split_ascii_whitespace();
+            let mechanism = words.next().ok_or("501 5.5.4 AUTH mechanism")?;
+            Ok(SmtpCommand::Auth { mechanism, initial: words.next() })
+        }
+        "VRFY" | "EXPN" => Ok(SmtpCommand::Vrfy),
+        _ => Err("500 5.5.2 Not a command"),
     }
 }
 
@@ -92,14 +80,11 @@ fn mail(rest: &str) -> Result<SmtpCommand<'_>, &'static str> {
     let (sender, parameters) = path(rest, "FROM:").ok_or("501 5.5.4 MAIL FROM:<address>")?;
     let mut size = 0;
     for parameter in parameters.split_ascii_whitespace() {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
-        if is("SIZE") {
-            size = value.parse().map_err(|_| "501 5.5.4 SIZE is a number")?;
-        } else if !(is("BODY") && (value.eq_ignore_ascii_case("7BIT") || value.eq_ignore_ascii_case("8BITMIME"))
-            || is("SMTPUTF8") && value.is_empty())
-        {
-            return Err("555 5.5.4 Not a parameter that was offered");
+        let parameter = parameter.to_ascii_uppercase();
+        match parameter.split_once('=').unwrap_or((parameter.as_str(), "")) {
+            ("SIZE", octets) => size = octets.parse().map_err(|_| "501 5.5.4 SIZE is a number")?,
+            ("BODY", "7BIT" | "8BITMIME") | ("SMTPUTF8", "") => {}
+            _ => return Err("555 5.5.4 Not a parameter that was offered"),
         }
     }
     Ok(SmtpCommand::Mail { sender, size })

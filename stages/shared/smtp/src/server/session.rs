@@ -17,6 +17,8 @@ use super::{
     wire::{LineFault, SmtpWire},
 };
 
+const TOO_LARGE: &str = "552 5.3.4 Larger than what is taken here";
+
 /// Serves a connection to its end.
 pub(super) async fn run<H: MailHandler>(server: &SmtpServer<H>, stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -228,7 +230,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
             return SmtpAnswer::reply("503 5.5.1 One mail at a time");
         }
         if size > self.server.settings.size_max {
-            return SmtpAnswer::reply("552 5.3.4 Larger than what is taken here");
+            return SmtpAnswer::reply(TOO_LARGE);
         }
         let mut envelope = H::Envelope::default();
         let answer = self.server.handler.sender(&mut envelope, sender);
@@ -290,8 +292,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         let before =
             self.transaction.as_ref().and_then(|transaction| transaction.chunks.as_ref()).map_or(0, MailContent::size);
         if before.saturating_add(chunk.size) > settings.read_max {
-            self.server.handler.mail_refused(MailFault::TooLarge);
-            return Ok(SmtpAnswer::reply_and_close("552 5.3.4 Larger than what is taken here"));
+            return Ok(SmtpAnswer { then: AfterAnswer::Close, ..self.refuse_too_large() });
         }
         let Some(mut transaction) = self.transaction.take() else {
             return self.skip_chunk(chunk, SmtpAnswer::reply("503 5.5.1 MAIL first")).await;
@@ -324,8 +325,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
         self.read_chunk(chunk.size, |octets| content.keep(octets)).await?;
         let size = content.size();
         if size > settings.size_max {
-            self.server.handler.mail_refused(MailFault::TooLarge);
-            let refusal = SmtpAnswer::reply("552 5.3.4 Larger than what is taken here");
+            let refusal = self.refuse_too_large();
             return Ok(self.answer_chunk(chunk, transaction.recipients, refusal));
         }
         if !chunk.is_last {
@@ -391,10 +391,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
             let size = content.size();
             let time_max = settings.data_timeout + Duration::from_secs(size / settings.data_rate_min);
             match progress {
-                DataProgress::Done if size > settings.size_max => {
-                    self.server.handler.mail_refused(MailFault::TooLarge);
-                    return Ok(Err(SmtpAnswer::reply("552 5.3.4 Larger than what is taken here")));
-                }
+                DataProgress::Done if size > settings.size_max => return Ok(Err(self.refuse_too_large())),
                 DataProgress::Done => return Ok(Ok(ReceivedMail { content: content.into_kept(), size })),
                 DataProgress::BareLineEnd => return Ok(Err(self.refuse_bare_line_end())),
                 DataProgress::More if size > settings.read_max || started.elapsed() > time_max => {
@@ -403,6 +400,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
                 DataProgress::More => self.wire.receive().await?,
             }
         }
+    }
+
+    fn refuse_too_large(&self) -> SmtpAnswer {
+        self.server.handler.mail_refused(MailFault::TooLarge);
+        SmtpAnswer::reply(TOO_LARGE)
     }
 
     fn refuse_bare_line_end(&self) -> SmtpAnswer {

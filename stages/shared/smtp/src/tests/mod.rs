@@ -28,6 +28,13 @@ fn settings(server: &Server) -> SmtpSettings {
     settings
 }
 
+/// A server that offers this and plays a script, and a pool for it.
+async fn serving(ehlo: &'static str, script: Script) -> (Server, Pool) {
+    let server = Server::offering(ehlo, script).await;
+    let pool = Pool::new(settings(&server)).unwrap();
+    (server, pool)
+}
+
 fn message() -> SmtpMessage {
     SmtpMessage::new(b"Subject: hello\r\n\r\n.dot\r\nbye\r\n".to_vec()).unwrap()
 }
@@ -59,8 +66,7 @@ async fn deliver_to(pool: &Pool, envelope: &Envelope) -> Result<Reply, SmtpFailu
 #[case::one_at_a_time(PLAIN)]
 #[tokio::test]
 async fn a_message_arrives_dot_stuffed_behind_its_extra_header(#[case] ehlo: &'static str) {
-    let server = Server::offering(ehlo, |_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(ehlo, |_, _, _: &str| Act::Usual).await;
     let reply = deliver(&pool).await.unwrap();
     assert_eq!(reply.text, "queued as 42");
     assert_eq!(*server.bodies.lock().unwrap(), ["X-First: yes\r\nSubject: hello\r\n\r\n..dot\r\nbye\r\n"]);
@@ -70,8 +76,7 @@ async fn a_message_arrives_dot_stuffed_behind_its_extra_header(#[case] ehlo: &'s
 
 #[tokio::test]
 async fn size_and_the_null_sender_are_written_as_the_rfcs_say() {
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     let envelope = Envelope { from: None, ..envelope() };
     deliver_to(&pool, &envelope).await.unwrap();
     assert_eq!(server.count(&format!("MAIL FROM:<> SIZE={}", envelope.size)), 1);
@@ -79,8 +84,7 @@ async fn size_and_the_null_sender_are_written_as_the_rfcs_say() {
 
 #[tokio::test]
 async fn connections_are_reused_last_in_first_out() {
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     for _ in 0..20 {
         deliver(&pool).await.unwrap();
     }
@@ -90,8 +94,7 @@ async fn connections_are_reused_last_in_first_out() {
 
 #[tokio::test]
 async fn the_pool_never_exceeds_its_connection_limit() {
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     let sends = (0..64).map(|_| deliver(&pool));
     assert!(futures::future::join_all(sends).await.iter().all(Result::is_ok));
     assert!(server.connections.load(Ordering::SeqCst) <= 4);
@@ -139,8 +142,7 @@ fn says_421_between_messages(connection: usize, messages: usize, event: &str) ->
 #[case::told(says_421_between_messages)]
 #[tokio::test]
 async fn a_stale_connection_is_replaced_once(#[case] script: Script) {
-    let server = Server::start(script).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, script).await;
     deliver(&pool).await.unwrap();
     deliver(&pool).await.unwrap();
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
@@ -205,8 +207,7 @@ async fn silence_before_the_body_is_a_timeout_and_certainly_not_sent(#[case] eve
 async fn a_connection_is_reused_after_a_refused_recipient() {
     let script: Script =
         |_, messages, e| if messages == 0 && e.contains("<gone@") { Act::Say("550 5.1.1 no") } else { Act::Usual };
-    let server = Server::start(script).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, script).await;
     let gone = Envelope { to: EnvelopeAddress::parse("gone@example.net").unwrap(), ..envelope() };
     assert_eq!(deliver_to(&pool, &gone).await.unwrap_err().phase, Phase::Rcpt);
     deliver(&pool).await.unwrap();
@@ -220,8 +221,7 @@ async fn a_server_that_wants_a_body_for_a_refused_recipient_gets_none() {
         e if e.starts_with("RCPT") => Act::Say("550 5.1.1 no"),
         _ => Act::Usual,
     };
-    let server = Server::start(script).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, script).await;
     let failure = deliver(&pool).await.unwrap_err();
     assert_eq!((failure.phase, failure.certainty), (Phase::Rcpt, Certainty::NotSent));
     assert_eq!(pool.counts().idle, 0);
@@ -230,8 +230,7 @@ async fn a_server_that_wants_a_body_for_a_refused_recipient_gets_none() {
 
 #[tokio::test]
 async fn a_connection_on_which_nothing_was_said_is_reused() {
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     drop(pool.take(&envelope()).await.unwrap());
     assert_eq!(pool.counts(), PoolCounts { in_use: 0, idle: 1 });
     deliver(&pool).await.unwrap();
@@ -240,8 +239,7 @@ async fn a_connection_on_which_nothing_was_said_is_reused() {
 
 #[tokio::test]
 async fn a_connection_is_not_free_before_its_result_is_noted() {
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (_server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     let mut connection = pool.take(&envelope()).await.unwrap();
     connection.send(&envelope(), "", &message(), soon()).await.unwrap();
     assert_eq!(pool.counts(), PoolCounts { in_use: 1, idle: 0 });
@@ -251,8 +249,7 @@ async fn a_connection_is_not_free_before_its_result_is_noted() {
 
 #[tokio::test]
 async fn a_fence_that_is_too_old_sends_nothing() {
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     let mut taken = pool.take(&envelope()).await.unwrap();
     let past = Instant::now().checked_sub(Duration::from_millis(1)).unwrap();
     let failure = taken.send(&envelope(), "", &message(), past).await.unwrap_err();
@@ -277,13 +274,11 @@ async fn a_relay_that_is_away_is_unreachable() {
 #[tokio::test]
 async fn an_international_address_needs_a_server_that_takes_it(#[case] to: &str, #[case] international: bool) {
     let to = EnvelopeAddress::parse(to).unwrap();
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     deliver_to(&pool, &Envelope { to: to.clone(), international, ..envelope() }).await.unwrap();
     assert!(server.log.lock().unwrap().iter().any(|line| line.starts_with("MAIL") && line.ends_with(" SMTPUTF8")));
 
-    let server = Server::offering(PLAIN, |_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PLAIN, |_, _, _: &str| Act::Usual).await;
     let failure = pool.take(&Envelope { to, international, ..envelope() }).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::InternationalNotOffered));
     deliver(&pool).await.unwrap();
@@ -292,8 +287,7 @@ async fn an_international_address_needs_a_server_that_takes_it(#[case] to: &str,
 
 #[tokio::test]
 async fn a_message_beyond_the_servers_size_is_not_offered_to_it() {
-    let server = Server::start(|_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (server, pool) = serving(PIPELINING, |_, _, _: &str| Act::Usual).await;
     let failure = pool.take(&Envelope { size: 10_001, ..envelope() }).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::TooLarge));
     assert_eq!(server.count("MAIL"), 0);
@@ -303,8 +297,7 @@ async fn a_message_beyond_the_servers_size_is_not_offered_to_it() {
 async fn an_extension_behind_many_others_counts() {
     let others = "250-X-EXTENSION of no use\r\n".repeat(100);
     let ehlo = Box::leak(format!("250-test\r\n{others}250 SIZE 10000").into_boxed_str());
-    let server = Server::offering(ehlo, |_, _, _: &str| Act::Usual).await;
-    let pool = Pool::new(settings(&server)).unwrap();
+    let (_server, pool) = serving(ehlo, |_, _, _: &str| Act::Usual).await;
     let failure = pool.take(&Envelope { size: 10_001, ..envelope() }).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::TooLarge));
 }

@@ -10,10 +10,6 @@ const FOOTER: &str = "<div style=\"all:initial!important;";
 /// Stands before the footer.
 const PIXEL: &str = "<img src=\"https://t.test/o/1\"";
 
-fn marketing_html(html: &str) -> String {
-    preview(&template(html), &marketing(), &data(), &TestLinks).unwrap().html
-}
-
 /// What stands between the template's last text, `|`, and what is added.
 fn between(html: &str) -> String {
     let html = marketing_html(html);

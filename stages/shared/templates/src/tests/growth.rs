@@ -26,6 +26,13 @@ fn budget() -> Budget {
     Budget::new(Limits { time: HOUR, ..READING })
 }
 
+/// What a reading takes that nothing ends early.
+fn used_by(read: impl FnOnce(&Budget)) -> Used {
+    let budget = budget();
+    read(&budget);
+    budget.used()
+}
+
 /// What a rendering takes that nothing ends early.
 fn used(compiled: &CompiledMessage, data: &MergeData) -> Used {
     compiled.render_within(Limits { time: HOUR, steps: u64::MAX, ..RENDERING }, data, &TestLinks).1
@@ -94,11 +101,7 @@ const HTML: &[Shape] = &[
 
 #[test]
 fn scanning_costs_what_the_source_is_long() {
-    let read = |input: &[u8]| {
-        let budget = budget();
-        let _ = scan(Part::BodyHtml, &text(input), &budget);
-        budget.used()
-    };
+    let read = |input: &[u8]| used_by(|budget| drop(scan(Part::BodyHtml, &text(input), budget)));
     check_growth(LIQUID, FEW, SLACK, read);
     check_growth(LIQUID, N, SLACK, read);
     check_growth(HTML, N, SLACK, read);
@@ -113,19 +116,14 @@ const INCLUDED: &[Shape] = &[
 #[test]
 fn putting_snippets_in_costs_what_the_source_is_long() {
     let all = std::collections::HashMap::from([("a".to_owned(), Some("<b>".to_owned()))]);
-    let put_in = |input: &[u8]| {
-        let budget = budget();
-        drop(compose_within(Part::BodyHtml, &text(input), None, None, &all, &budget));
-        budget.used()
-    };
+    let put_in =
+        |input: &[u8]| used_by(|budget| drop(compose_within(Part::BodyHtml, &text(input), None, None, &all, budget)));
     check_growth(LIQUID, N, SLACK, put_in);
     check_growth(INCLUDED, N, SLACK, put_in);
 }
 
 fn of_text(input: &[u8], read: impl Fn(&[Item], &Budget)) -> Used {
-    let budget = budget();
-    read(&[Item::text(text(input))], &budget);
-    budget.used()
+    used_by(|budget| read(&[Item::text(text(input))], budget))
 }
 
 #[test]
@@ -147,10 +145,8 @@ fn deriving_text_costs_what_the_html_is_long() {
 #[test]
 fn reading_a_whole_template_costs_what_it_is_long() {
     let read = |input: &[u8]| {
-        let budget = budget();
         let source = template(&text(input));
-        let _ = Scanned::of(&source, &budget).and_then(|scanned| prepare(scanned, &marketing(), &budget));
-        budget.used()
+        used_by(|budget| drop(Scanned::of(&source, budget).and_then(|scanned| prepare(scanned, &marketing(), budget))))
     };
     check_growth(LIQUID, FEW, SLACK, read);
     check_growth(LIQUID, N, SLACK, read);

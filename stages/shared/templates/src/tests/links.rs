@@ -4,10 +4,6 @@ use rstest::rstest;
 
 use super::*;
 
-fn marketing_html(html: &str) -> String {
-    preview(&template(html), &marketing(), &data(), &TestLinks).unwrap().html
-}
-
 fn tracked(html: &str) -> String {
     let options = MessageOptions { track_links: true, ..bare() };
     preview(&template(html), &options, &data(), &TestLinks).unwrap().html

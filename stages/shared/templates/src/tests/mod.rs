@@ -90,11 +90,7 @@ fn bare() -> MessageOptions {
         physical_address: Some("1 Main Street\nSpringfield".to_owned()),
         fallbacks: [("plan".to_owned(), "free".to_owned()), ("colour".to_owned(), "blue".to_owned())].into(),
         bases: BASES.clone(),
-        opt_out: false,
-        own_headers: false,
-        track_links: false,
-        track_opens: false,
-        attachments: Vec::new(),
+        ..MessageOptions::default()
     }
 }
 
@@ -130,6 +126,10 @@ fn named(first_name: &str) -> MergeData {
 
 fn html_of(html: &str, data: &MergeData) -> String {
     preview(&template(html), &bare(), data, &TestLinks).unwrap().html
+}
+
+fn marketing_html(html: &str) -> String {
+    preview(&template(html), &marketing(), &data(), &TestLinks).unwrap().html
 }
 
 fn render_html(html: &str) -> String {

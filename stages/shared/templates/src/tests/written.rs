@@ -19,6 +19,16 @@ fn sent_with(attachments: Vec<Attached>, written: &Written, contents: &[Vec<u8>]
     spliced(&compiled, &slots, contents)
 }
 
+/// An attachment with these base64 lines.
+fn attached(filename: &str, media_type: &str, encoded: &[u8]) -> Attached {
+    Attached {
+        filename: filename.to_owned(),
+        media_type: media_type.to_owned(),
+        content_id: None,
+        bytes: u32::try_from(encoded.len()).unwrap(),
+    }
+}
+
 #[test]
 fn nothing_a_caller_wrote_is_read_changed_or_added_to() {
     let html = "<p>{{ first_name }} {% if %} <a href=\"https://x.test/?a=1&b=2\">go</a> Zoë\r\n.\r\nFrom here</p>";
@@ -78,12 +88,6 @@ fn attachments_arrive_whole_and_under_their_names(#[case] name: &str) {
             text.as_bytes().chunks(76).flat_map(|line| [line, b"\r\n"].concat()).collect()
         })
         .collect();
-    let attached = |filename: &str, media_type: &str, encoded: &[u8]| Attached {
-        filename: filename.to_owned(),
-        media_type: media_type.to_owned(),
-        content_id: None,
-        bytes: u32::try_from(encoded.len()).unwrap(),
-    };
     let attachments =
         vec![attached(name, "application/pdf", &encoded[0]), attached("b.csv", "text/csv; charset=utf-8", &encoded[1])];
     let message = sent_with(attachments, &written("Hi", "<p>See</p>"), &encoded);
@@ -98,13 +102,8 @@ fn attachments_arrive_whole_and_under_their_names(#[case] name: &str) {
 #[test]
 fn an_inline_image_stands_beside_the_html_that_shows_it() {
     let encoded = vec![b"AAAA\r\n".to_vec(), b"BBBB\r\n".to_vec()];
-    let attached = |filename: &str, media_type: &str, content_id: Option<&str>| Attached {
-        filename: filename.to_owned(),
-        media_type: media_type.to_owned(),
-        content_id: content_id.map(str::to_owned),
-        bytes: 6,
-    };
-    let attachments = vec![attached("a.pdf", "application/pdf", None), attached("logo.png", "image/png", Some("logo"))];
+    let logo = Attached { content_id: Some("logo".to_owned()), ..attached("logo.png", "image/png", &encoded[1]) };
+    let attachments = vec![attached("a.pdf", "application/pdf", &encoded[0]), logo];
     let message = sent_with(attachments, &written("Hi", "<img src=\"cid:logo\">"), &encoded);
     let parsed = MessageParser::default().parse(&message).unwrap();
     let kinds: Vec<String> = parsed
@@ -122,12 +121,6 @@ fn an_inline_image_stands_beside_the_html_that_shows_it() {
 #[test]
 fn an_invite_is_an_alternative_and_a_file() {
     let encoded = vec![b"QkVHSU4=\r\n".to_vec(), b"BBBB\r\n".to_vec()];
-    let attached = |filename: &str, media_type: &str, encoded: &[u8]| Attached {
-        filename: filename.to_owned(),
-        media_type: media_type.to_owned(),
-        content_id: None,
-        bytes: u32::try_from(encoded.len()).unwrap(),
-    };
     let calendar = "text/calendar; method=REQUEST; charset=utf-8";
     let attachments =
         vec![attached("invite.ics", calendar, &encoded[0]), attached("a.pdf", "application/pdf", &encoded[1])];

@@ -4,29 +4,17 @@
 //! CPU-seconds per 1,000 mails by process, peak memory per process. Machines differ and are shared: compare CPU and ratios.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark talks, and fails loudly")]
 
-#[path = "bench/against.rs"]
 mod against;
-#[path = "bench/campaign.rs"]
 mod campaign;
-#[path = "bench/common.rs"]
 mod common;
-#[path = "bench/deferring.rs"]
 mod deferring;
-#[path = "bench/direct.rs"]
 mod direct;
-#[path = "bench/fairness.rs"]
 mod fairness;
-#[path = "bench/http.rs"]
 mod http;
-#[path = "bench/import.rs"]
 mod import;
-#[path = "bench/messages.rs"]
 mod messages;
-#[path = "bench/segment.rs"]
 mod segment;
-#[path = "bench/transactional.rs"]
 mod transactional;
-#[path = "bench/webhooks.rs"]
 mod webhooks;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
