@@ -160,8 +160,8 @@ pub(crate) struct MessageAccepted {
     pub(crate) withheld: Vec<Option<SkipReason>>,
 }
 
-/// Accepts a message: stores it, counts it against quota and hourly limit, and writes and announces its sends. A scheduled one is announced by a sweep when it
-/// is due, and counts against the quota of that time. `waits`: the caller waits for the outcome.
+/// Accepts a message: stores it, counts it against quota and hourly limit, and writes and announces its sends. A scheduled one is announced
+/// by a sweep when it is due, and counts against the quota of that time. `waits`: the caller waits for the outcome.
 ///
 /// # Errors
 /// 422 `all_recipients_suppressed`, 429 for the hourly limit and the quota.
@@ -208,7 +208,7 @@ fn all_suppressed() -> ApiError {
 }
 
 /// The hourly limit, then the quota, against which the open recipients count: those that are not blocked. Late, because the tenant's
-/// messages wait for each other from here to the commit: only its batch is written after it, which would count.
+/// messages wait for each other from here to the commit; but before the message's own sends are written, which would count.
 async fn meter(ctx: &mut RequestContext, id: Uuid, draft: &MessageDraft, open: usize) -> Result<(), ApiError> {
     let (tenant, kind, settings) = (ctx.tenant, draft.kind, &ctx.ingress.settings);
     let limit = match kind {

@@ -37,6 +37,12 @@ const AT_ONCE: usize = 1_000;
 /// Batches of a tenant under way in the priority lane. Scheduled mail beyond these takes the bulk lane, where tenants take turns.
 const PROMPT_OPEN_MAX: i64 = 1_000;
 
+/// From here on, what is written can be taken back, and locks are waited for a moment only: the connection is one that all tenants share.
+const BEGIN_RESOLVE: &str = "savepoint resolve; set local lock_timeout = '20ms'";
+/// A rollback takes the setting back, a release does not.
+const KEEP_RESOLVED: &str = "release savepoint resolve; set local lock_timeout to default";
+const UNDO_RESOLVE: &str = "rollback to savepoint resolve";
+
 /// A transactional request. It is stored under the id of its send.
 #[derive(Debug, Clone, Copy)]
 pub struct MailRequest<'a> {
@@ -72,8 +78,7 @@ impl<'a> MailRequest<'a> {
 /// stores the requests as handled.
 ///
 /// `None`: they are more than one transaction should hold, or Postgres refused, mostly because another transaction holds rows of theirs, as
-/// an import does. Nothing is done then, and the requests are stored as accepted: the audience stage resolves them, or says why not. The
-/// wait for rows is a short one: the connection is one that all tenants share.
+/// an import does. Nothing is done then, and the requests are stored as accepted: the audience stage resolves them, or says why not.
 pub async fn resolve_accepted(
     db: &mut PgConnection,
     requests: &[MailRequest<'_>],
@@ -81,15 +86,14 @@ pub async fn resolve_accepted(
     if requests.iter().map(MailRequest::size).sum::<usize>() > AT_ONCE {
         return Ok(None);
     }
-    sqlx::raw_sql("savepoint resolve; set local lock_timeout = '20ms'").execute(&mut *db).await?;
+    sqlx::raw_sql(BEGIN_RESOLVE).execute(&mut *db).await?;
     match write_all(&mut *db, requests, PRIORITY_REANNOUNCE).await {
         Ok(publications) => {
-            // A rollback takes the setting back, a release does not.
-            sqlx::raw_sql("release savepoint resolve; set local lock_timeout to default").execute(db).await?;
+            sqlx::raw_sql(KEEP_RESOLVED).execute(db).await?;
             Ok(Some(publications))
         }
         Err(error) => {
-            sqlx::raw_sql("rollback to savepoint resolve").execute(db).await?;
+            sqlx::raw_sql(UNDO_RESOLVE).execute(db).await?;
             if !matches!(&error, StageError::Ledger(error) if is_lock_timeout(error)) {
                 tracing::warn!(error = error.chain(), "requests are left to the audience stage");
             }
