@@ -19,8 +19,11 @@ use serde::Deserialize;
 /// The program that takes longest, by the end of its name.
 const LONGEST: &str = "test pipeline";
 
-/// Programs that run at a time. More keep two cores hardly busier, and make tests wait for each other.
-const AT_A_TIME: usize = 2;
+/// Its tests that run at a time, unless `RUST_TEST_THREADS` says otherwise: they wait for processes of their own.
+const LONGEST_THREADS: &str = "3";
+
+/// Programs that run at a time, on two cores: for a third of their time two of them wait. More make tests wait for each other.
+const AT_A_TIME: usize = 3;
 
 /// A line of what cargo writes; of most only the reason is of interest.
 #[derive(Deserialize)]
@@ -92,11 +95,12 @@ fn run_until_empty(programs: &Mutex<VecDeque<Program>>, arguments: &[OsString]) 
     while let Some(Program { name, package, executable }) = next() {
         let started = std::time::Instant::now();
         // As cargo does: in the package's folder.
-        let output = Command::new(&executable)
-            .args(arguments)
-            .current_dir(&package)
-            .env("CARGO_MANIFEST_DIR", &package)
-            .output();
+        let mut command = Command::new(&executable);
+        command.args(arguments).current_dir(&package).env("CARGO_MANIFEST_DIR", &package);
+        if name.ends_with(LONGEST) && std::env::var_os("RUST_TEST_THREADS").is_none() {
+            command.env("RUST_TEST_THREADS", LONGEST_THREADS);
+        }
+        let output = command.output();
         let seconds = started.elapsed().as_secs();
         static PRINTING: Mutex<()> = Mutex::new(());
         let _whole = PRINTING.lock().unwrap_or_else(PoisonError::into_inner);
