@@ -69,7 +69,7 @@ create table confirmations (
     confirmed_at timestamptz,
     proof jsonb,                                -- ip, user_agent and the text shown
     sign_up jsonb,                              -- what was stated of the consent before it was confirmed
-    is_bulk boolean not null default false,     -- asked for by an import: mailed when no sign-up waits
+    is_bulk boolean not null default false,     -- asked for by an import: mailed when no sign-up waits, and by a part of the hour's mails
     primary key (tenant_id, contact_id),
     foreign key (tenant_id, contact_id) references contacts (tenant_id, id),
     constraint confirmations_proven check ((state = 'confirmed') <= (confirmed_at is not null and proof is not null))
@@ -340,13 +340,18 @@ create index suppressions_by_scope on suppressions (tenant_id, scope, created_at
 create index suppressions_that_expire on suppressions (tenant_id, expires_at) where expires_at is not null;
 select enable_row_security('suppressions');
 
+-- True while a suppression that ends at this time, or never, is in force.
+create function is_in_force(expires_at timestamptz) returns boolean
+language sql stable parallel safe return expires_at is null or expires_at > now();
+grant execute on function is_in_force(timestamptz) to postrider_ingress, postrider_stages;
+
 -- The opt-out of an address by an act of the recipient's own: nobody but the recipient undoes that. A table, as `removed_keys`.
 create function own_opt_outs(of_tenant uuid, of_address text) returns table (suppression_id uuid)
 language sql stable parallel safe
 as $$
     select s.id from suppressions s
     where s.tenant_id = of_tenant and s.address = of_address and s.reason = 'unsubscribe' and s.source = 'recipient'
-      and (s.expires_at is null or s.expires_at > now())
+      and is_in_force(s.expires_at)
 $$;
 grant execute on function own_opt_outs(uuid, text) to postrider_ingress, postrider_stages;
 
@@ -483,7 +488,7 @@ as $$
     cross join lateral (
         select coalesce(bit_or(suppression_bit(s.reason, s.scope)), 0) as held
         from suppressions s
-        where s.tenant_id = of_tenant and s.address = c.address and (s.expires_at is null or s.expires_at > now())
+        where s.tenant_id = of_tenant and s.address = c.address and is_in_force(s.expires_at)
     ) s
 $$;
 grant execute on function recipient_eligibility(uuid, uuid[]) to postrider_ingress, postrider_stages;

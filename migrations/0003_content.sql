@@ -83,7 +83,7 @@ as $$
           and exists (select from tenants t where t.id = asking and t.environment = 'production'))
 $$;
 revoke execute on function domain_proven_elsewhere(text, uuid) from public;
-grant execute on function domain_proven_elsewhere(text, uuid) to postrider_ingress, postrider_stages;
+grant execute on function domain_proven_elsewhere(text, uuid) to postrider_ingress;
 
 -- Takes domains whose records are due to be checked again, each for ten minutes: several ingress processes share the work, and a
 -- process that dies loses none. Mail depends on the proven ones: they go before claims, which may be many below a name whose servers
@@ -129,7 +129,7 @@ as $$ select coalesce(nullif(btrim(of_sender, E' \t\r\n'), ''), nullif(btrim(of_
 grant execute on function postal_address(text, text) to postrider_ingress, postrider_stages;
 
 -- What is rendered. A template version, a campaign's own body and a one-off message are one row each; batches pin it. A row is never
--- changed, except that the retention sweep empties old one-off bodies, and what a draft no longer says is emptied when it is replaced.
+-- changed, except by `empty_contents`.
 create table contents (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
@@ -145,6 +145,15 @@ create table contents (
 );
 create index contents_to_empty on contents (tenant_id, id) where kind = 'one_off' and body_html <> '';
 select enable_row_security('contents');
+
+-- Empties contents of a tenant: one-off bodies that are old or erased with a contact, and what a draft no longer says.
+create function empty_contents(of_tenant uuid, emptied uuid[]) returns void
+language sql volatile
+as $$
+    update contents c set subject = '', preheader = null, body_html = '', body_text = null, variables = '{}'
+    where c.tenant_id = of_tenant and c.id = any (emptied)
+$$;
+grant execute on function empty_contents(uuid, uuid[]) to postrider_ingress, postrider_stages;
 
 -- The classification of transactional mail, by the kind of its content. Mail from a template of another type than transactional is marketing,
 -- regardless of the request: opt-outs count, and it has the footer.
@@ -254,7 +263,6 @@ create table skeletons (
     tenant_id uuid not null references tenants (id),
     id text not null,
     body jsonb not null,
-    created_at timestamptz not null default now(),
     primary key (tenant_id, id)
 );
 select enable_row_security('skeletons');

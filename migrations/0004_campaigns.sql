@@ -79,6 +79,12 @@ create index campaigns_by_launch on campaigns (tenant_id, launched_at desc) wher
 create index campaigns_by_end on campaigns (tenant_id, (coalesce(completed_at, 'infinity'::timestamptz))) where launched_at is not null;
 select enable_row_security('campaigns');
 
+-- The first and the last id that a send of a launch can have, by the launch's prefix (`LaunchId`).
+create function first_id_of_launch(prefix text) returns uuid
+language sql immutable parallel safe return (prefix || '000000000')::uuid;
+create function last_id_of_launch(prefix text) returns uuid
+language sql immutable parallel safe return (prefix || 'fffffffff')::uuid;
+
 -- The versions of a campaign with an A/B test, A to H in the caller's order; what a version leaves out, it takes from the campaign.
 create table campaign_variants (
     tenant_id uuid not null,

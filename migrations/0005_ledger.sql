@@ -23,10 +23,22 @@ create index requests_due on requests (announce_after) where announce_after is n
 create index requests_waiting on requests (tenant_id, kind, due_at) where announce_after is not null;
 -- Erasing a contact locks its row: the requests that name the address are found by key, not by reading all of the tenant's.
 create index requests_by_address on requests (tenant_id, (payload ->> 'address')) where kind = 'transactional';
--- And those that are not handled and name it among their copies.
-create index requests_by_copy on requests using gin ((options -> 'copies') jsonb_path_ops) where state = 'accepted' and options ? 'copies';
--- Retention, and the request log; those that were refused, which are few, are asked for by themselves.
-create index requests_newest on requests (tenant_id, received_at desc, id desc);
+
+-- The transactional requests to these addresses. A security definer: row security would keep the address out of the condition of the index.
+create function requests_to(of_tenant uuid, addresses text[]) returns setof uuid
+language sql stable security definer set search_path from current rows 10
+as $$
+    select r.id from requests r
+    where of_tenant = app_tenant() and r.tenant_id = of_tenant and r.kind = 'transactional' and r.payload ->> 'address' = any (addresses)
+$$;
+revoke execute on function requests_to(uuid, text[]) from public;
+grant execute on function requests_to(uuid, text[]) to postrider_ingress;
+-- And those with copies that are not handled: accepted, or rejected. By tenant: row security keeps the addresses of the copies out of the
+-- condition of an index.
+create index requests_with_copies on requests (tenant_id) where state <> 'handled' and options ? 'copies';
+-- Retention, and the request log; those that were refused, which are few, are asked for by themselves. The product is in it, so that the
+-- rows of a busy product are not read for the page of a quiet one: an index of its own would be one more for each mail to write.
+create index requests_newest on requests (tenant_id, received_at desc, id desc, product);
 create index requests_rejected on requests (tenant_id, received_at desc, id desc) where state = 'rejected';
 -- The request log by kind. Most requests are transactional mail; those cost no entry here.
 create index requests_by_kind on requests (tenant_id, kind, received_at desc, id desc) where kind <> 'transactional';
@@ -120,6 +132,19 @@ create table message_attachments (
 alter table message_attachments alter column encoded set storage external;
 select enable_row_security('message_attachments');
 
+-- The compiled form of a mail with attachments is its own, and goes with them: when they are purged, or with their request.
+create function delete_own_skeletons() returns trigger
+language plpgsql set plan_cache_mode = auto
+as $$
+declare
+    own text := 'message-' || replace(old.message_id::text, '-', '');
+begin
+    delete from skeletons where tenant_id = old.tenant_id and id in (own, own || '-untracked');
+    return null;
+end $$;
+create trigger attachments_delete_skeletons after delete on message_attachments
+    for each row when (old.place = 0) execute function delete_own_skeletons();
+
 -- The durable work list: at most 500 sends of one message, dispatched together.
 --   held       the remainder of an A/B test: waits for the winner
 --   timed      waits for its time: the end of quiet hours, or a time of the day in its recipients' zones; waiting at announce_after
@@ -142,6 +167,9 @@ create table batches (
     variant text,
     state text not null default 'waiting' check (state in ('held', 'timed', 'waiting', 'announced', 'resting', 'done')),
     announce_after timestamptz,                 -- null when waiting or done
+    -- `announce_after` changes with every group of fences: an index of it would cost each of them its HOT update. This one is null until a batch
+    -- waits for its time.
+    timed_until timestamptz generated always as (case when state = 'timed' then announce_after end) stored,
     announcement integer not null default 0,
     due_at timestamptz,                         -- the time it waited for: its mail is dated by it
     dispatched_sends integer,                             -- of a paced campaign: how many sends were last dispatched with it
@@ -182,6 +210,9 @@ create table batches (
 create index batches_by_sender on batches (tenant_id, sender_id);
 create index batches_by_campaign on batches (tenant_id, campaign_id, id);
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
+create index batches_timed on batches (timed_until) where timed_until is not null;
+-- For the tripwire. These counters change only when a mail bounces or is complained about: other updates stay HOT.
+create index batches_bounced on batches (tenant_id, campaign_id) where bounced + complained > 0;
 -- Whether a batch is set aside: it is announced a day later (`owed::set_aside`). No other pause before an announcement is longer than half
 -- an hour.
 create function is_set_aside(announce_after timestamptz) returns boolean
@@ -220,11 +251,12 @@ as $$
 $$;
 grant execute on function campaigns_first_under_cap(uuid, text[]) to postrider_ingress, postrider_stages;
 
--- Whether a send may pass its fence within the hour: it is queued, in a batch that does not wait for a later time, or it is put off for no longer.
+-- Whether a send may pass its fence within the hour: it is queued, in a batch that waits neither for a later time nor for the winner of a test,
+-- or it is put off for no longer.
 create function is_owed_soon(send_state text, next_attempt_at timestamptz, batch_state text, announce_after timestamptz) returns boolean
 language sql stable parallel safe
 as $$
-    select send_state = 'queued' and not (batch_state = 'timed' and announce_after > now() + interval '1 hour')
+    select send_state = 'queued' and batch_state <> 'held' and not (batch_state = 'timed' and announce_after > now() + interval '1 hour')
         or send_state = 'deferred' and next_attempt_at <= now() + interval '1 hour'
 $$;
 grant execute on function is_owed_soon(text, timestamptz, text, timestamptz) to postrider_ingress, postrider_stages;
@@ -261,7 +293,7 @@ create table sends (
     fenced_at timestamptz,
     next_attempt_at timestamptz,
     decided_at timestamptz,                     -- when it reached the state it is in, if that is an end state
-    provider text,                              -- the route that took it
+    provider text,                              -- the kind of the route that the last fence was for
     provider_message_id text,                   -- the id the route gave it: for SMTP our Message-ID
     smtp_code smallint,
     enhanced_code text,
@@ -320,7 +352,8 @@ select enable_row_security('renditions');
 -- not bounced later. `delivered` counts both; `confirmed` counts those that a provider has confirmed.
 
 -- True where the route is the receiving server's own SMTP session, a relay or the sandbox: acceptance is all there is to know. An
--- HTTP provider accepts a mail and reports its delivery later. As `schemas::events::delivers_at_once`.
+-- HTTP provider accepts a mail and reports its delivery later. As `schemas::events::delivers_at_once`. A mail has its provider from its fence
+-- on, so reports that come before the answer count by the same rule.
 create function delivers_at_once(provider text) returns boolean
 language sql immutable parallel safe
 as $$ select provider in ('smtp', 'capture') $$;
@@ -422,8 +455,7 @@ select ensure_partitions(3);
 
 -- Months whose sends and events are gone. Batches of campaigns stay, with their counters: a recount leaves these months out.
 create table dropped_months (
-    month date primary key,
-    dropped_at timestamptz not null default now()
+    month date primary key
 );
 grant select on dropped_months to postrider_ingress, postrider_stages;
 
@@ -499,6 +531,13 @@ begin
     if old is null or old >= keep_from or old + interval '1 month' > keep_from then
         return null;
     end if;
+    -- First without a lock: a month that has to wait keeps nothing else waiting.
+    if exists (select from batches b where b.state <> 'done' and b.month = old) then
+        return null;
+    end if;
+    -- What opens a batch again, as a retry does, holds `sends` until it is committed. Not the partition before its parent: statements lock
+    -- them in the other order.
+    lock table only sends in access exclusive mode;
     if exists (select from batches b where b.state <> 'done' and b.month = old) then
         return null;
     end if;

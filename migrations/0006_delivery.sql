@@ -34,6 +34,11 @@ grant select (tenant_id, id, provider, name, settings, has_hook_secret, hook_top
     insert (tenant_id, id, provider, name, settings, secret),
     update (name, settings, secret, hook_secret, hook_topics, status, is_default, fallback_rank, updated_at), delete
     on provider_connections to postrider_ingress;
+-- The active connections that carry their tenants' mail, or take over.
+create view own_routes with (security_invoker = true) as
+select tenant_id, id, fallback_rank, updated_at from provider_connections
+where (is_default or fallback_rank is not null) and status = 'active';
+grant select on own_routes to postrider_stages;
 -- Connections that take over from others. Of a tenant with one, mail with an unknown outcome is not tried again.
 create view fallback_connections with (security_invoker = true) as
 select tenant_id, id from provider_connections where fallback_rank is not null and status = 'active';
@@ -80,7 +85,7 @@ returns table (tenant_id uuid, provider text, hook_secret bytea, hook_topics tex
 language sql stable security definer set search_path from current
 as $$ select c.tenant_id, c.provider, c.hook_secret, c.hook_topics from provider_connections c where c.id = asked $$;
 revoke execute on function hook_connection(uuid) from public;
-grant execute on function hook_connection(uuid) to postrider_ingress, postrider_stages;
+grant execute on function hook_connection(uuid) to postrider_ingress;
 
 -- How the platform's own providers last answered the delivery stage: one row each, renewed with every ping.
 create table provider_pings (
@@ -100,8 +105,7 @@ grant select, insert, update, delete on provider_pings to postrider_stages;
 create table send_limits (
     tenant_id uuid primary key references tenants (id),
     monthly bigint check (monthly >= 0),
-    daily bigint check (daily >= 0),
-    updated_at timestamptz not null default now()
+    daily bigint check (daily >= 0)
 );
 select enable_row_security('send_limits');
 revoke insert, update, delete on send_limits from postrider_ingress;
@@ -127,8 +131,6 @@ create table domain_warmups (
     domain_id uuid not null,
     is_on boolean not null default true,
     caps bigint[] check (cardinality(caps) between 1 and 365 and 0 < all (caps)),   -- null: the plan of the program
-    started_at timestamptz not null default now(),
-    updated_at timestamptz not null default now(),
     primary key (tenant_id, domain_id),
     constraint domain_warmups_domain foreign key (tenant_id, domain_id) references domains (tenant_id, id) on delete cascade
 );

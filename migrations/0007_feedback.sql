@@ -78,8 +78,26 @@ create table pending_facts (
 create index pending_facts_due on pending_facts (due_at, id) where due_at is not null;
 create index pending_facts_of_tenant on pending_facts (tenant_id, due_at, id) where due_at is not null;
 create index pending_facts_dropped on pending_facts (dropped_at) where dropped_at is not null;
+-- The evidence about a send, when its outcome becomes unknown. Few facts come before their send's own commit.
+create index pending_facts_evidence on pending_facts (tenant_id, send_id) where reason = 'undecided_send';
 select enable_row_security('pending_facts');
 revoke all on pending_facts from postrider_ingress;
+
+-- Whether it is known of a send that it has left, though its attempt had no answer: something was reported of it, or a provider's event waits
+-- as evidence. Such a send is not tried again. Served by the primary key, and by pending_facts_evidence.
+create function has_evidence(of_tenant uuid, send uuid, send_month date) returns boolean
+language sql stable parallel safe
+as $$
+    select exists (
+               select from sends s
+               where s.tenant_id = of_tenant and s.id = send and s.month = send_month
+                 and coalesce(s.delivered_at, s.bounced_at, s.complained_at, s.opened_at, s.clicked_at, s.replied_at, s.unsubscribed_at)
+                     is not null)
+        or exists (
+               select from pending_facts p
+               where p.tenant_id = of_tenant and p.send_id = send and p.reason = 'undecided_send')
+$$;
+grant execute on function has_evidence(uuid, uuid, date) to postrider_stages;
 
 -- Provider messages ----------------------------------------------------------------------------------------------------------
 
@@ -93,7 +111,8 @@ create table provider_messages (
     noted_at timestamptz not null default now(),
     primary key (tenant_id, provider, message_id)
 );
-create index provider_messages_by_age on provider_messages using brin (noted_at);
+-- Not a summary of blocks: pages are used again, and a summary never narrows, so that each would seem to have old rows.
+create index provider_messages_by_age on provider_messages (noted_at);
 select enable_row_security('provider_messages');
 revoke all on provider_messages from postrider_ingress;
 

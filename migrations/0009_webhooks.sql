@@ -46,7 +46,6 @@ begin
                   where k.tenant_id = w.id);
 end $$;
 revoke execute on function subscribed_tenants(uuid[]) from public;
-grant execute on function subscribed_tenants(uuid[]) to postrider_ingress, postrider_stages;
 
 -- What becomes an event and is no fact about a send.
 create table notices (
@@ -95,6 +94,30 @@ create table feed_notes (
     noted_at timestamptz not null default clock_timestamp()
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 grant select, insert, update, delete on feed_notes to postrider_stages;
+
+-- Locks notes of a table that no other transaction has locked, one after the other, until they weigh `weight_max` or more: one at least,
+-- `notes_max` at most. Answers their ids and places in the array. The locks are advisory and not on the rows: a row lock gives the
+-- transaction an id, and while that lives Postgres prunes nothing that changed since.
+create function lock_notes(of_table text, ids bigint[], weights bigint[], weight_max bigint, notes_max bigint)
+returns table (place integer, id bigint)
+language plpgsql
+as $$
+declare
+    weight bigint := 0;
+    notes bigint := 0;
+begin
+    for nth in 1..coalesce(cardinality(ids), 0) loop
+        exit when weight >= weight_max or notes >= notes_max;
+        if pg_try_advisory_xact_lock(hashtextextended('postrider ' || of_table || ' ' || ids[nth], 0)) then
+            weight := weight + weights[nth];
+            notes := notes + 1;
+            place := nth;
+            id := ids[nth];
+            return next;
+        end if;
+    end loop;
+end $$;
+grant execute on function lock_notes(text, bigint[], bigint[], bigint, bigint) to postrider_stages;
 
 create function note_events() returns trigger
 language plpgsql security definer set search_path from current
@@ -271,7 +294,6 @@ create table webhook_events (
     tenant_id uuid not null,
     product text not null,
     id uuid not null,                           -- the event's
-    type text not null,
     erased_with uuid,                           -- the contact it is about; the md5 of a suppressed address that is no contact's
     body bytea not null,
     traceparent text,                           -- of the mail the event is about: passed on to the endpoint
@@ -380,7 +402,7 @@ as $$
     order by q.due_at, q.delivery_id limit most
 $$;
 revoke execute on function waiting_deliveries(uuid, uuid, integer) from public;
-grant execute on function waiting_deliveries(uuid, uuid, integer) to postrider_ingress, postrider_stages;
+grant execute on function waiting_deliveries(uuid, uuid, integer) to postrider_ingress;
 
 -- Which process delivers to a subscription. One at a time, so that "at most four in flight" holds over all processes and what
 -- a process has in memory needs no claim of its own: when it dies, its lease runs out and another one loads the same rows.

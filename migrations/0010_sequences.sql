@@ -57,6 +57,16 @@ as $$
 $$;
 grant execute on function sequences_started_by(uuid, text) to postrider_ingress, postrider_stages;
 
+-- The sequences that a segment starts, now or when they are resumed.
+create function segment_triggers(of_tenant uuid) returns setof sequences
+language sql stable
+as $$
+    select s.* from sequences s
+    where s.tenant_id = of_tenant and s.trigger_type = 'segment_entered' and s.trigger_config is not null
+      and s.status in ('active', 'paused')
+$$;
+grant execute on function segment_triggers(uuid) to postrider_ingress, postrider_stages;
+
 -- Never changed: an enrollment's `next_step` counts on it. A change of the steps is a new version, beside the old ones.
 create table sequence_steps (
     tenant_id uuid not null,
@@ -380,11 +390,7 @@ create function pass_over_segments(of_tenant uuid, contacts uuid[]) returns void
 language plpgsql
 as $$
 begin
-    if not exists (
-        select from sequences s
-        where s.tenant_id = of_tenant and s.trigger_type = 'segment_entered' and s.trigger_config is not null
-          and s.status in ('active', 'paused')
-    ) then
+    if not exists (select from segment_triggers(of_tenant)) then
         return;
     end if;
     perform pg_advisory_xact_lock(hashtextextended('triggers ' || of_tenant, 0));
@@ -393,9 +399,7 @@ begin
     select of_tenant, c.id, l.passed_at
     from (
         select greatest(clock_timestamp(), max(s.triggers_swept_at) + interval '1 microsecond') as passed_at
-        from sequences s
-        where s.tenant_id = of_tenant and s.trigger_type = 'segment_entered' and s.trigger_config is not null
-          and s.status in ('active', 'paused')
+        from segment_triggers(of_tenant) s
         having count(*) > 0
     ) l
     cross join (select distinct w.id from unnest(contacts) as w (id)) c
@@ -474,8 +478,12 @@ create table enrollment_checks (
     tenant_id uuid not null,
     contact_id uuid not null,
     replied_to uuid,                            -- the send that was answered
-    noted_at timestamptz not null default clock_timestamp()
+    noted_at timestamptz not null default clock_timestamp(),
+    -- The contact's enrollments up to this one are checked, in the order in which they were made.
+    reached_at timestamptz not null default 'epoch',
+    reached_id uuid not null default '00000000-0000-0000-0000-000000000000'
 );
+create index enrollment_checks_in_turn on enrollment_checks (tenant_id, id);
 create index enrollment_checks_by_contact on enrollment_checks (tenant_id, contact_id);
 grant select, insert, update, delete on enrollment_checks to postrider_stages;
 grant insert on enrollment_checks to postrider_ingress;
@@ -517,7 +525,8 @@ create trigger contacts_end_enrollments after update of status, marketing_status
                        or (new.marketing_status = 'unsubscribed' and old.marketing_status <> 'unsubscribed'))
     execute function check_left_enrollments();
 
--- Only a person's answer ends an enrollment, not one that a program wrote (RFC 3834).
+-- Only a person's answer ends an enrollment, not one that a program wrote (RFC 3834), and only one to mail to that person: what
+-- `notify_owner` sends is answered by the owner.
 create function check_answered_enrollments() returns trigger
 language plpgsql security definer set search_path from current
 as $$
@@ -526,6 +535,7 @@ begin
     select e.tenant_id, e.contact_id, new.send_id
     from sequence_sends s
     join enrollments e on e.tenant_id = s.tenant_id and e.id = s.enrollment_id
+    join sequence_steps p on p.tenant_id = s.tenant_id and p.id = s.step_id and p.step_type = 'send_email'
     where s.tenant_id = new.tenant_id and s.send_id = new.send_id
     -- A merge that is under way is waited for: the note is the survivor's.
     for key share of e;

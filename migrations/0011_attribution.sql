@@ -138,6 +138,7 @@ create table late_facts (
     source text not null check (source in ('events', 'contacts', 'rescored')),
     ids uuid[] not null                         -- sends, or contacts
 );
+create index late_facts_in_turn on late_facts (tenant_id, id);
 grant select, insert, update, delete on late_facts to postrider_stages;
 
 create function note_late_facts() returns trigger

@@ -12,7 +12,6 @@ create table heartbeats (
     -- What a drain waits for.
     paused boolean not null default false,
     in_hand integer not null default 0,
-    started_at timestamptz not null default now(),
     seen_at timestamptz not null default now(),
     primary key (process_id, stage)
 );

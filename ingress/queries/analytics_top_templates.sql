@@ -13,7 +13,7 @@ from (
     select content_id, sequence_id, sent, bounced, complained, opened, opened_human, clicked, clicked_human, unsubscribed, replied, delivered, confirmed
     from content_changes where tenant_id = $1 and hour >= $2 and hour < $3
 ) u
-join lateral (select v.template_id from template_versions v where v.tenant_id = $1 and v.content_id = u.content_id limit 1) v on true
+join lateral template_version_of($1, u.content_id) v on true
 join templates t on t.tenant_id = $1 and t.id = v.template_id
 group by t.id, t.name, u.sequence_id
 having sum(u.sent) > 0

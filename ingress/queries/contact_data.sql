@@ -47,7 +47,7 @@ found as (
     where p.tenant_id = $1 and p.contact_id = any ($2) and ('product_event', p.id) > ($4, $5)
     union all
     select 'request', r.id, jsonb_build_object('received_at', r.received_at, 'payload', r.payload - 'data') from requests r
-    where r.tenant_id = $1 and r.kind = 'transactional' and r.payload ->> 'address' = any ($3) and ('request', r.id) > ($4, $5)
+    where r.tenant_id = $1 and r.id in (select requests_to($1, $3)) and ('request', r.id) > ($4, $5)
     union all
     select 'send', w.id, to_jsonb(w) - 'month' from own w
     order by 1, 2

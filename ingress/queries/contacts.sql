@@ -15,7 +15,7 @@ select c.id, c.address, c.external_id, c.first_name, c.last_name, c.title, c.pho
        (
            select jsonb_build_object('reason', s.reason, 'scope', s.scope, 'since', s.created_at)
            from suppressions s
-           where s.tenant_id = $1 and s.address = c.address and (s.expires_at is null or s.expires_at > now())
+           where s.tenant_id = $1 and s.address = c.address and is_in_force(s.expires_at)
            order by (s.scope = 'all') desc,
                     array_position(array['hard_bounce', 'complaint', 'invalid', 'manual', 'import', 'unsubscribe'], s.reason)
            limit 1

@@ -2,9 +2,8 @@
 -- `message_recipients (tenant_id, message_id, …)`.
 select r.send_id, c.address as "email?", s.state as "state?: SendState", s.reason as "reason?", s.smtp_code as "smtp_code?",
        s.enhanced_code as "enhanced_code?", s.provider_message_id as "provider_message_id?", s.next_attempt_at as "next_attempt_at?",
-       q.state = 'rejected' as "rejected!", d.domain
+       d.domain
 from messages m
-join requests q on q.tenant_id = m.tenant_id and q.id = m.id
 join senders x on x.tenant_id = m.tenant_id and x.id = m.sender_id
 join domains d on d.tenant_id = x.tenant_id and d.id = x.domain_id
 join message_recipients r on r.tenant_id = m.tenant_id and r.message_id = m.id

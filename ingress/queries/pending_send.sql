@@ -1,5 +1,6 @@
 -- The request that a send will come from, as a row of `send.sql`. $1 tenant, $2 send, $3 most mails of a batch in the priority lane, $4 and $5
 -- batch and ordinal of the send, $6 what stands for the address of an erased copy. Served by primary keys.
+-- None of a request that is handled: its sends were written, and are in the ledger until their month is dropped.
 -- The requests of an array share a batch, by their ids. A larger batch takes the bulk lane. The request of a copy has the id of the batch, which
 -- no other request shares then; its address is that of the mail.
 select $2::uuid as "send_id!", p.message_kind as "message_kind!: _", null::uuid as "campaign_id?", p.message_id as "message_id?",
@@ -42,3 +43,4 @@ from (
     left join contacts c on c.tenant_id = $1 and c.id = p.contact_id and c.status <> 'erased'
     where p.tenant_id = $1 and p.send_id = $2
 ) p
+where p.state <> 'handled'

@@ -1,5 +1,5 @@
--- The requests of a tenant from one product, newest first. Every plan is made for its parameters. Served by `requests_newest`; what few
--- requests are by an index of its own: `requests_rejected`, `requests_by_kind` for all kinds but transactional mail, and
+-- The requests of a tenant from one product, newest first. Every plan is made for its parameters. Served by `requests_newest`, which has the
+-- product; what few requests are by an index of its own: `requests_rejected`, `requests_by_kind` for all kinds but transactional mail, and
 -- `requests_waiting` for those that are not handled, each of which has a time to be announced at.
 select id as request_id, kind, state, outcome, received_at, handled_at,
        jsonb_build_object(

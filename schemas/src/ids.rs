@@ -5,9 +5,14 @@
 //! timestamp. A random id would need a second, random unique index, which costs more than half of the insert rate.
 //! The ids of a launch follow from one another: an id from outside proves nothing without a MAC ([`crate::token`]).
 
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
 use chrono::{DateTime, Datelike, NaiveDate, Utc};
 use thiserror::Error;
-use uuid::Uuid;
+use uuid::{ContextV7, NoContext, Timestamp, Uuid};
 
 /// The most sends one batch holds.
 pub const BATCH_MAX: usize = 500;
@@ -22,23 +27,51 @@ const ORDINAL_MASK: u128 = (1 << ORDINAL_BITS) - 1;
 const NUMBER_DIGITS: usize = 9;
 const NUMBER_MASK: u128 = (1 << (NUMBER_DIGITS * 4)) - 1;
 
+/// How far the clock may read behind itself without having been set back: threads that read it together take their turns in any order.
+const CLOCK_JITTER: Duration = Duration::from_secs(1);
+
+/// The ids of this process: `Uuid::now_v7` never goes back, and once the clock was ahead makes ids of the future until that time comes.
+static IDS: Mutex<IdSequence> = Mutex::new(IdSequence::new());
+
+/// Makes UUIDv7s, each greater than the last one as long as the clock is not set back.
+struct IdSequence {
+    context: ContextV7,
+    /// The latest that the clock read, since 1970.
+    latest: Duration,
+}
+
+impl IdSequence {
+    const fn new() -> Self {
+        Self { context: ContextV7::new(), latest: Duration::ZERO }
+    }
+
+    fn next_at(&mut self, now: Duration) -> Uuid {
+        if now + CLOCK_JITTER < self.latest {
+            *self = Self::new();
+        }
+        self.latest = self.latest.max(now);
+        Uuid::new_v7(Timestamp::from_unix(&self.context, now.as_secs(), now.subsec_nanos()))
+    }
+}
+
 /// A fresh UUIDv7.
 #[must_use]
 pub fn new_id() -> Uuid {
-    Uuid::now_v7()
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    IDS.lock().unwrap_or_else(PoisonError::into_inner).next_at(now)
 }
 
 /// A fresh id for a batch of its own (not part of a launch): a UUIDv7 whose ordinal bits are zero.
 #[must_use]
 pub fn new_batch_id() -> Uuid {
-    SendId(Uuid::now_v7()).batch()
+    SendId(new_id()).batch()
 }
 
 /// An id for a batch that is due at this time: what follows from the id of a send, its partition and the date of the mail, is of that time.
 #[must_use]
 pub fn batch_id_due(at: DateTime<Utc>) -> Uuid {
     let seconds = u64::try_from(at.timestamp()).unwrap_or(0);
-    let due = uuid::Timestamp::from_unix(uuid::NoContext, seconds, at.timestamp_subsec_nanos());
+    let due = Timestamp::from_unix(NoContext, seconds, at.timestamp_subsec_nanos());
     SendId(Uuid::new_v7(due)).batch()
 }
 
@@ -119,11 +152,11 @@ impl SendId {
 pub struct LaunchId(Uuid);
 
 impl LaunchId {
-    /// A fresh launch: 38 random bits beside the millisecond. Without the counter that `now_v7` keeps: of two ids of one
+    /// A fresh launch: 38 random bits beside the millisecond. Without the counter that [`new_id`] keeps: of two ids of one
     /// millisecond it makes neighbours, which are one launch.
     #[must_use]
     pub fn fresh() -> Self {
-        Self(Uuid::new_v7(uuid::Timestamp::now(uuid::NoContext)))
+        Self(Uuid::new_v7(Timestamp::now(NoContext)))
     }
 
     /// The 23 hex digits that all ids of the launch share; `(prefix || lpad(to_hex(batch_no << 9 | ordinal), 9, '0'))::uuid`
@@ -175,6 +208,20 @@ mod tests {
         let id = new_id();
         assert!(first_id(now - chrono::TimeDelta::milliseconds(1)) < id);
         assert!(id < first_id(now + chrono::TimeDelta::minutes(1)));
+    }
+
+    #[test]
+    fn ids_are_of_now_after_the_clock_was_ahead_and_ascend_within_a_millisecond() {
+        let now = Duration::from_secs(1_800_000_000);
+        let second_of = |id: Uuid| made_at(id).timestamp();
+        let mut ids = IdSequence::new();
+        let ahead = ids.next_at(now + Duration::from_secs(86_400));
+        assert_eq!(second_of(ahead), 1_800_086_400);
+        let many: Vec<Uuid> = (0..1_000).map(|_| ids.next_at(now)).collect();
+        assert_eq!((second_of(many[0]), second_of(many[999])), (1_800_000_000, 1_800_000_000));
+        assert!(many.is_sorted_by(|one, next| one < next));
+        // Another thread read the clock a little earlier.
+        assert!(ids.next_at(now - Duration::from_millis(5)) > many[999]);
     }
 
     #[test]

@@ -17,13 +17,23 @@ pub(crate) fn count(number: i64) -> Value {
 }
 
 /// A part of `whole`, which is a count [as it is shown](count): of a hidden whole no part is shown, because parts and their rates would
-/// reveal it. Also withheld if the rest is small: subtraction would reveal the rest.
+/// reveal it. Also withheld if the rest is small: subtraction would reveal the rest; and if it is more than the whole, which then lacks a
+/// small count.
 pub(crate) fn share(part: i64, whole: &Value) -> Value {
     if part < SHOWN_MIN {
         return json!(SMALL);
     }
     match whole.as_i64() {
-        Some(whole) if !(1..SHOWN_MIN).contains(&(whole - part)) => json!(part),
+        Some(whole) if whole == part || whole - part >= SHOWN_MIN => json!(part),
+        _ => json!(WITHHELD),
+    }
+}
+
+/// What was handed to a server, as counts are shown: what it took and what it refused. A small number of refusals is left out.
+pub(crate) fn attempted(sent: &Value, failed: &Value) -> Value {
+    match (sent.as_i64(), failed.as_i64()) {
+        (Some(sent), Some(failed)) => json!(sent + failed),
+        (Some(sent), None) if failed == SMALL => json!(sent),
         _ => json!(WITHHELD),
     }
 }
@@ -77,6 +87,7 @@ mod tests {
     #[case(100, json!(100), json!(100), json!(1.0))]
     #[case(50, json!(100), json!(50), json!(0.5))]
     #[case(0, json!("<5"), json!("<5"), Value::Null)]
+    #[case(102, json!(100), json!("withheld"), Value::Null)]
     #[case(50, json!("withheld"), json!("withheld"), Value::Null)]
     fn a_share_is_hidden_when_it_the_rest_or_the_whole_is(
         #[case] part: i64,
@@ -85,6 +96,15 @@ mod tests {
         #[case] fraction: Value,
     ) {
         assert_eq!((share(part, &whole), rate(part, &whole)), (shown, fraction));
+    }
+
+    #[rstest]
+    #[case(json!(900), json!(100), json!(1000))]
+    #[case(json!(900), json!("<5"), json!(900))]
+    #[case(json!(900), json!("withheld"), json!("withheld"))]
+    #[case(json!("<5"), json!(100), json!("withheld"))]
+    fn what_was_attempted_reveals_no_hidden_count(#[case] sent: Value, #[case] failed: Value, #[case] shown: Value) {
+        assert_eq!(attempted(&sent, &failed), shown);
     }
 
     #[test]

@@ -15,7 +15,8 @@ with looked_at as materialized (
         from import_rows where external_id is not null
     ) i
     left join contacts named on named.tenant_id = $1 and named.address = i.address
-    left join contacts own on own.tenant_id = $1 and own.id = coalesce(named.merged_into, named.id)
+    -- Row security keeps a `coalesce` out of the condition of an index.
+    left join contacts own on own.tenant_id = $1 and own.id = case when named.merged_into is null then named.id else named.merged_into end
     left join contacts holder on holder.tenant_id = $1 and holder.external_id = i.external_id
 ),
 taken_out as (

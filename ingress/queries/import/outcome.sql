@@ -5,6 +5,6 @@ select count(*) filter (where contact_id = new_id) as created,
        count(*) filter (where contact_id is null) as skipped,
        count(*) filter (where exists (
            select from suppressions s
-           where s.tenant_id = $1 and s.address = r.address and (s.expires_at is null or s.expires_at > now())
+           where s.tenant_id = $1 and s.address = r.address and is_in_force(s.expires_at)
        )) as suppressed
 from import_rows r

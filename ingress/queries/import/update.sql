@@ -52,7 +52,7 @@ changed as (
           (t.external_id, t.first_name, t.last_name, t.title, t.phone, t.company, t.lifecycle_stage, t.dot_number, t.timezone, t.locale)
               is distinct from
           (c.external_id, c.first_name, c.last_name, c.title, c.phone, c.company, c.lifecycle_stage, c.dot_number, c.timezone, c.locale)
-          or not c.fields @> t.fields
+          or c.fields || t.fields <> c.fields
           or t.marketing_status <> c.marketing_status
           or t.states_consent
           or coalesce(t.comes_back, false)

@@ -359,8 +359,8 @@ impl From<StageError> for ApiError {
 impl From<sqlx::Error> for ApiError {
     fn from(error: sqlx::Error) -> Self {
         let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
-        // 40: deadlock or serialization, 55P03: lock not available, 57014: statement timeout. A repeat may well succeed.
-        let again = code.starts_with("40") || code == "55P03" || code == "57014";
+        // 40: deadlock or serialization, 55P03: lock not available. A repeat may well succeed, as after a statement that took too long.
+        let again = code.starts_with("40") || code == "55P03" || db::is_timeout(&error);
         if again || db::is_unavailable(&error) {
             tracing::warn!(error = db::describe(&error), "database unavailable");
             return Self::unavailable();

@@ -85,6 +85,11 @@ impl<T> Patch<T> {
         !matches!(self, Self::Absent)
     }
 
+    /// The field after the change: as it was `before`, if the body says nothing about it.
+    pub fn applied_to(self, before: Option<T>) -> Option<T> {
+        self.into_option().unwrap_or(before)
+    }
+
     /// `None`: leave; `Some(None)`: clear; `Some(Some(…))`: set.
     pub fn into_option(self) -> Option<Option<T>> {
         match self {

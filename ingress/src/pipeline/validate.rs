@@ -31,7 +31,7 @@ pub(crate) const SOURCE_EVENT_ID_MAX: usize = 255;
 /// How far in the past a due time may be: clocks differ, and requests are repeated.
 pub(crate) const PAST_MAX: TimeDelta = TimeDelta::minutes(5);
 /// How far ahead of ours the clock of a product may be.
-const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
+pub(crate) const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 /// The earliest year in which something may have happened.
 pub(crate) const FIRST_YEAR: i32 = 2000;
 

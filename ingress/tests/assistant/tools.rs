@@ -251,6 +251,27 @@ async fn a_campaigns_states_are_those_of_its_report() {
 }
 
 #[tokio::test]
+async fn bounces_are_rated_of_those_sent_and_those_refused() {
+    let pilot = Pilot::start().await;
+    let (_, launched) = furnish(&pilot.edge, pilot.tenant, 40).await;
+    run(
+        &pilot.edge,
+        pilot.tenant,
+        &[
+            "update batches set sent = 10, failed = 100, skipped = 0, bounced = 100 where tenant_id = $1",
+            // Beside 100 sent and 6 bounced.
+            "insert into rollups (tenant_id, hour, kind, event, shard, count)
+             select $1, date_trunc('hour', now()), 'transactional', e, 0, n from (values ('failed', 100), ('bounced', 144)) as v (e, n)",
+        ],
+    )
+    .await;
+    let performance = pilot.call("campaign_performance", json!({"campaign_id": launched})).await.unwrap();
+    assert_eq!(performance["facts"]["bounced"], json!({"count": 100, "rate": 0.9091}), "100 of 110");
+    let delivery = pilot.call("deliverability", json!({"days": 7})).await.unwrap();
+    assert_eq!((&delivery["counts"]["bounced"], &delivery["rates"]["bounced"]), (&json!(150), &json!(0.75)));
+}
+
+#[tokio::test]
 async fn a_campaign_whose_launch_is_worked_on_is_in_preflight() {
     let pilot = Pilot::start().await;
     let (draft, _) = furnish(&pilot.edge, pilot.tenant, 40).await;

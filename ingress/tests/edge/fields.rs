@@ -61,6 +61,23 @@ async fn requests_at_once_do_not_pass_the_limit() {
     assert_eq!(edge.count("select count(*) from fields").await, 200);
 }
 
+#[tokio::test]
+async fn a_removed_field_counts_until_its_values_are_taken_out() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for sql in [
+        "insert into fields (tenant_id, id, key, label, type)
+         select $1, gen_random_uuid(), 'f' || n, 'F', 'string' from generate_series(1, 150) n",
+        "insert into removed_fields (tenant_id, id, key) select $1, gen_random_uuid(), 'r' || n from generate_series(1, 50) n",
+    ] {
+        sqlx::query(sql).bind(client.tenant).execute(&edge.pool).await.unwrap();
+    }
+    let field = json!({"key": "more", "label": "More", "type": "string"});
+    assert_eq!(client.post("/v1/fields", field.clone()).await.refusal(), (409, "field_limit_reached"));
+    edge.take_out_removed_fields().await;
+    assert_eq!(client.post("/v1/fields", field).await.status, 201);
+}
+
 /// A field `plan` of texts.
 async fn plan(client: &Client) -> String {
     let created = client.post("/v1/fields", json!({"key": "plan", "label": "Plan", "type": "string"})).await;

@@ -71,6 +71,27 @@ async fn an_upsert_creates_updates_and_leaves_alone() {
 }
 
 #[tokio::test]
+async fn a_list_in_a_row_replaces_the_list_of_the_contact() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/fields", json!({"key": "langs", "label": "Langs", "type": "string_list"})).await;
+    client.post("/v1/contacts", json!({"email": "ann@example.com", "fields": {"langs": ["de", "en"]}})).await;
+    for (cell, langs, change) in [
+        ("de;en", json!(["de", "en"]), "unchanged"),
+        ("en;de", json!(["en", "de"]), "updated"),
+        ("de", json!(["de"]), "updated"),
+        ("de;de", json!(["de", "de"]), "updated"),
+        ("", json!(["de", "de"]), "unchanged"),
+    ] {
+        let answer = import(&client, "upsert", &format!("email,langs\nann@example.com,{cell}\n")).await;
+        let mut expected = json!({"total_rows": 1, "valid": 1});
+        expected[change] = json!(1);
+        assert_eq!(counts(&answer), expected, "{cell}");
+        assert_eq!(contact(&client, "ann@example.com").await["fields"], json!({"langs": langs}), "{cell}");
+    }
+}
+
+#[tokio::test]
 async fn create_skips_the_known_and_update_the_new() {
     let edge = Edge::start().await;
     let client = edge.client().await;
@@ -370,6 +391,35 @@ async fn imports_leave_their_tenant_a_turn_for_its_other_writes() {
         assert!(made.unwrap().status.is_success());
     };
     tokio::join!(imports, others);
+}
+
+#[tokio::test]
+async fn the_removal_of_a_list_waits_for_an_import_that_names_it() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let ann = client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
+    let list = client.post("/v1/audiences", json!({"kind": "list", "name": "News"})).await.text("audience_id");
+    // The import waits for this membership, and has the list by then.
+    let mut joining = edge.pool.begin().await.unwrap();
+    sqlx::query("insert into audience_members (tenant_id, audience_id, contact_id) values ($1, $2::uuid, $3::uuid)")
+        .bind(client.tenant)
+        .bind(&list)
+        .bind(&ann)
+        .execute(&mut *joining)
+        .await
+        .unwrap();
+    let removing = async {
+        edge.until_waiting(1).await;
+        let path = format!("/v1/audiences/{list}");
+        let left = async {
+            edge.until_waiting(2).await;
+            joining.rollback().await.unwrap();
+        };
+        tokio::join!(client.delete(&path, json!({})), left).0
+    };
+    let (_, removed) = tokio::join!(import(&client, "upsert", "email,list\nann@example.com,News\n"), removing);
+    assert_eq!((removed.status.as_u16(), &removed.body["members"]), (200, &json!(1)), "{}", removed.body);
+    assert_eq!(edge.count("select count(*) from audience_members").await, 1);
 }
 
 /// Bad rows take as long to read as good ones, and Postgres has nothing to do for them.

@@ -1,6 +1,6 @@
 //! `POST /v1/contacts/{id}/merge`, and what is held about a person
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use ledger::suppressions::{self, NewSuppression, SuppressionReason};
 use schemas::Environment;
@@ -498,6 +498,8 @@ async fn all_that_is_held_about_a_person_comes_in_one_answer() {
     merge(&client, &ann, &other).await;
     let bob = make(&client, json!({"email": "bob@example.com"})).await;
     client.post("/v1/suppressions", json!({"email": "ann@work.example", "reason": "hard_bounce"})).await;
+    let for_a_while = json!({"email": "ann@work.example", "reason": "manual", "expires_at": "2099-01-02T03:04:05Z"});
+    client.post("/v1/suppressions", for_a_while).await;
     // More than two slices.
     sqlx::query(
         "insert into product_events (tenant_id, id, product, contact_id, name, occurred_at)
@@ -520,7 +522,10 @@ async fn all_that_is_held_about_a_person_comes_in_one_answer() {
         (&head["contact"]["contact_id"], &head["merged_addresses"]),
         (&json!(ann), &json!(["ann@work.example"]))
     );
-    assert_eq!(head["suppressions"][0]["reason"], "hard_bounce");
+    let suppressions = head["suppressions"].as_array().unwrap();
+    let ends: BTreeSet<(&str, bool)> =
+        suppressions.iter().map(|held| (held["reason"].as_str().unwrap(), held["expires_at"].is_string())).collect();
+    assert_eq!(ends, BTreeSet::from([("hard_bounce", false), ("manual", true)]));
     let records: Vec<Value> = lines.collect();
     let mut names: Vec<&str> = records.iter().map(|record| record["data"]["name"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 450, "nobody else's");

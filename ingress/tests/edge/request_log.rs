@@ -229,10 +229,60 @@ async fn few_requests_of_a_kind_or_state_are_found_by_an_index() {
     .await
     .unwrap();
     sqlx::query("analyze requests").execute(&edge.pool).await.unwrap();
-    let tenant = format!("'{tenant}'");
+    let quoted = format!("'{tenant}'");
     for (kind, state) in [("'campaign-launch'", "null"), ("null", "'accepted'"), ("null", "'rejected'")] {
-        let parameters = [tenant.as_str(), "'crm'", "'production'", kind, state, "null", "null", "null", "null", "51"];
-        let in_vain = edge.rows_in_vain(include_str!("../../queries/requests.sql"), &parameters).await;
+        let parameters = [quoted.as_str(), "'crm'", "'production'", kind, state, "null", "null", "null", "null", "51"];
+        let in_vain = edge.rows_in_vain(tenant, include_str!("../../queries/requests.sql"), &parameters).await;
         assert!(in_vain < 500.0, "{kind} {state}: {in_vain} rows were looked at in vain");
+    }
+}
+
+#[tokio::test]
+async fn the_page_of_a_quiet_product_reads_no_requests_of_a_busy_one() {
+    let edge = Edge::start().await;
+    let tenant = edge.client().await.tenant;
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, received_at)
+         select $1, gen_random_uuid(), case when n <= 3 then 'quiet' else 'crm' end, 'production', 'transactional',
+                jsonb_build_object('data', repeat('x', 600)), 'handled', now() - interval '1 day' + make_interval(secs => n)
+         from generate_series(1, 5000) n",
+    )
+    .bind(tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    sqlx::query("analyze requests").execute(&edge.pool).await.unwrap();
+    let quoted = format!("'{tenant}'");
+    let parameters = [quoted.as_str(), "'quiet'", "'production'", "null", "null", "null", "null", "null", "null", "51"];
+    let in_vain = edge.rows_in_vain(tenant, include_str!("../../queries/requests.sql"), &parameters).await;
+    assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain");
+}
+
+#[tokio::test]
+async fn the_requests_to_an_address_are_found_by_an_index() {
+    let edge = Edge::start().await;
+    let tenant = edge.client().await.tenant;
+    // The planner takes those to an address for two hundred: fewer in all are read from end to end.
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state)
+         select $1, gen_random_uuid(), 'crm', 'production', 'transactional',
+                jsonb_build_object('address', 'p' || n || '@example.com'), 'handled'
+         from generate_series(1, 20000) n",
+    )
+    .bind(tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    sqlx::query("analyze requests").execute(&edge.pool).await.unwrap();
+    let (quoted, contacts) = (format!("'{tenant}'"), format!("array['{tenant}'::uuid]"));
+    let nil = "'00000000-0000-0000-0000-000000000000'::uuid";
+    let held = [quoted.as_str(), contacts.as_str(), "array['p7@example.com']", "''", nil, "101"];
+    let taken_back = [quoted.as_str(), "'p7@example.com'"];
+    let mut erasure = include_str!("../../src/api/contacts/erase.rs").split('"');
+    let take_back = erasure.find(|text| text.starts_with("update requests set state")).unwrap();
+    let data = include_str!("../../queries/contact_data.sql");
+    for (statement, parameters) in [(data, held.as_slice()), (take_back, taken_back.as_slice())] {
+        let in_vain = edge.rows_in_vain(tenant, statement, parameters).await;
+        assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain: {statement}");
     }
 }

@@ -336,11 +336,10 @@ async fn deliver(edge: &Edge, client: &Client, subscription: &str, kind: &str, s
     let (subscription, event): (Uuid, Uuid) = (subscription.parse().unwrap(), Uuid::new_v4());
     let id = Event::delivery_of(subscription, event);
     let body = format!(r#"{{"id":"{event}","type":"{kind}",  "spaced": 1}}"#);
-    sqlx::query("insert into webhook_events (tenant_id, product, id, type, body) values ($1, $2, $3, $4, $5)")
+    sqlx::query("insert into webhook_events (tenant_id, product, id, body) values ($1, $2, $3, $4)")
         .bind(client.tenant)
         .bind(&client.product)
         .bind(event)
-        .bind(kind)
         .bind(body.as_bytes())
         .execute(&edge.pool)
         .await

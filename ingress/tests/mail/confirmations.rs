@@ -3,8 +3,8 @@
 use http::Method;
 use ledger::confirmations::{ConfirmationSettings, SendConfirmations};
 use rstest::rstest;
-use runner::Sweep;
-use runtime::{Database, Role};
+use runner::{PauseGate, Sweep};
+use runtime::{Database, PauseSwitches, Role};
 use schemas::token::Purpose;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -64,7 +64,8 @@ impl SignedUp {
 async fn sweep(ready: &Ready) -> u64 {
     let url = SecretString::from(ready.edge.database.url());
     let pool = Database::pool(&url, Role::Stages, 1).unwrap();
-    SendConfirmations::new(pool, ConfirmationSettings::default()).sweep().await.unwrap()
+    let running = PauseGate::new(PauseSwitches::released());
+    SendConfirmations::new(pool, running, ConfirmationSettings::default()).sweep().await.unwrap()
 }
 
 fn html(answer: &Answer) -> String {

@@ -554,6 +554,41 @@ async fn a_request_of_a_kind_that_only_a_newer_process_knows_is_left_to_it() {
 }
 
 #[tokio::test]
+async fn a_product_whose_launches_are_held_keeps_no_other_product_waiting() {
+    let publisher = Publisher::new().await;
+    let (ready, edge) = (&publisher.ready, &publisher.ready.edge);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(ready.campaign(json!({})).await);
+    }
+    let other = edge.client_for("shop", schemas::Environment::Production, "tenant-2").await;
+    let sender = fixtures::sender(&edge.pool, other.tenant, "other.test", "verified").await;
+    let list = fixtures::audience(&edge.pool, other.tenant, "list", "other", 3).await;
+    let body = ready.campaign_body(json!({"sender_profile_id": sender, "list_id": list}));
+    let campaign = other.post("/v1/campaigns", body).await.text("campaign_id");
+    // Each launch waits for its campaign for longer than this test.
+    let mut holder = edge.pool.begin().await.unwrap();
+    sqlx::query("select from campaigns where tenant_id = $1 for update")
+        .bind(ready.client.tenant)
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    for id in &held {
+        publisher.publish("campaign-launch", json!({"product_tenant_id": TENANT, "id": id}), id).await;
+    }
+    edge.until_waiting(2).await;
+    let launch = json!({"product_tenant_id": "tenant-2", "id": campaign});
+    publisher.publish_on("shop.production.campaign-launch", &launch.to_string(), Some("m-1")).await;
+    let deadline = tokio::time::Instant::now() + WITHIN;
+    while edge.count("select count(*) from campaigns where status = 'sending'").await == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "the other product waits");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(edge.waiting().await, 2, "no more than its share");
+    holder.rollback().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_conflict_that_ends_by_itself_is_tried_again() {
     let publisher = Publisher::new().await;
     let campaign = publisher.ready.campaign(json!({})).await;

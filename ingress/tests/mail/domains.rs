@@ -160,6 +160,29 @@ async fn a_domain_is_looked_at_again_by_itself_and_fails_after_its_grace() {
 }
 
 #[tokio::test]
+async fn an_older_look_at_the_dns_overwrites_no_newer_one() {
+    let dns = Dns::start(&[]).await;
+    let (edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    // The newer one is recorded while the older one waits for the domain.
+    let mut newer = edge.pool.begin().await.unwrap();
+    sqlx::query("select from domains for no key update").execute(&mut *newer).await.unwrap();
+    let record_newer = async {
+        edge.until_waiting(1).await;
+        let verified =
+            "update domains set status = 'verified', verified_at = now(), last_checked_at = clock_timestamp(),
+                    records = jsonb_build_array(jsonb_build_object('checked_at', clock_timestamp()))";
+        sqlx::query(verified).execute(&mut *newer).await.unwrap();
+        newer.commit().await.unwrap();
+    };
+    let (older, ()) = tokio::join!(verify(&client, &claimed), record_newer);
+    assert_eq!(older["status"], json!("verified"), "as the newer one found it");
+    assert_eq!(client.get("/v1/domains").await.body["domains"][0]["status"], json!("verified"));
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'domain.status_changed'").await, 0);
+    assert_eq!(verify(&client, &claimed).await["status"], json!("degraded"), "what is found now counts");
+}
+
+#[tokio::test]
 async fn the_second_key_signs_only_while_its_record_stands() {
     let dns = Dns::start(&[]).await;
     let (edge, client) = asking(&dns).await;

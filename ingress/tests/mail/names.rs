@@ -97,6 +97,14 @@ async fn an_outcome_finds_its_contact_by_external_id() {
     assert_eq!(outcome["outcome"]["contact_id"], json!(id));
 }
 
+#[tokio::test]
+async fn a_fault_of_an_outcome_comes_before_an_unknown_contact() {
+    let ready = Ready::start().await;
+    let answer = ready.client.post("/v1/outcomes", json!({"external_id": "unknown"})).await;
+    assert_eq!(answer.refusal(), (400, "validation_failed"), "{}", answer.body);
+    assert_eq!(answer.faults(), [("outcome_type".to_owned(), "required".to_owned())]);
+}
+
 #[rstest]
 #[case::transactional("/v1/transactional", json!({"template_id": Uuid::nil()}))]
 #[case::enrollment("/v1/enrollments", json!({"sequence_id": Uuid::nil()}))]
@@ -121,7 +129,7 @@ async fn an_unknown_id_is_a_404_and_two_names_a_400(#[case] path: &str, #[case] 
     assert_eq!(unknown.refusal(), (404, "contact_not_found"), "{}", unknown.body);
     let email = if path == "/v1/outcomes" { "contact_email" } else { "email" };
     let both = named(named(body, "external_id", "user-1"), email, ADDRESS);
-    assert_eq!(client.post(path, both).await.faults(), [("email".to_owned(), "ambiguous".to_owned())]);
+    assert_eq!(client.post(path, both).await.faults(), [(email.to_owned(), "ambiguous".to_owned())]);
     for rows in [
         "select count(*) from requests",
         "select count(*) from enrollments",
@@ -131,6 +139,34 @@ async fn an_unknown_id_is_a_404_and_two_names_a_400(#[case] path: &str, #[case] 
     ] {
         assert_eq!(ready.edge.count(rows).await, 0, "{rows}");
     }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_contact_that_is_being_erased_is_waited_for_and_not_found(
+    #[values("/v1/enrollments", "/v1/transactional")] path: &str,
+    #[values("contact_id", "external_id")] name: &str,
+) {
+    let ready = Ready::start().await;
+    let client = &ready.client;
+    let id = ann(client).await;
+    let body = if path == "/v1/enrollments" {
+        json!({"sequence_id": sequence(&ready).await})
+    } else {
+        json!({"template_id": ready.template(json!({})).await})
+    };
+    let body = named(body, name, if name == "contact_id" { id.as_str() } else { "user-1" });
+    let mut erasure = ready.edge.pool.begin().await.unwrap();
+    let erase =
+        "update contacts set address = 'erased:' || id, external_id = null, status = 'erased' where address = $1";
+    sqlx::query(erase).bind(ADDRESS).execute(&mut *erasure).await.unwrap();
+    let erased = async {
+        ready.edge.until_waiting(1).await;
+        erasure.commit().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(client.post(path, body), erased);
+    assert_eq!(answer.refusal(), (404, "contact_not_found"), "{}", answer.body);
+    assert_eq!(ready.edge.count("select count(*) from contacts where address = 'ann@example.com'").await, 0);
 }
 
 #[tokio::test]

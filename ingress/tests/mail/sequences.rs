@@ -317,6 +317,21 @@ async fn enrollments_follow_their_sequence_in_what_is_shown() {
 }
 
 #[tokio::test]
+async fn an_exit_that_its_sequence_caused_is_not_called_manual() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let enrolled = enroll(&ready, &id, "ann@example.com").await;
+    ready.client.patch(&format!("/v1/sequences/{id}"), json!({"status": "archived"})).await;
+    let path = format!("/v1/enrollments/{}", enrolled["enrollment_id"].as_str().unwrap());
+    let ended = ready.client.delete(&path, json!({})).await.body;
+    let read = ready.client.get(&path).await.body["enrollment"].clone();
+    for shown in [ended, read] {
+        let exit = (&shown["status"], &shown["exit_reason"]);
+        assert_eq!(exit, (&json!("exited"), &json!("sequence_archived")), "{shown}");
+    }
+}
+
+#[tokio::test]
 async fn an_enrollment_says_what_its_step_waits_for_until_it_ends() {
     let ready = Ready::start().await;
     let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
@@ -431,17 +446,26 @@ async fn a_merged_contact_gets_no_step_of_a_sequence_twice() {
 }
 
 #[rstest]
-#[case::ended_by_its_step("exited", Some("end_step"))]
-#[case::answered("exited", Some("replied"))]
-#[case::failed("failed", Some("error"))]
-#[case::completed("completed", None)]
+#[case::ended_by_its_step("exited", Some("end_step"), false)]
+#[case::answered("exited", Some("replied"), false)]
+#[case::failed("failed", Some("error"), false)]
+#[case::completed("completed", None, false)]
+#[case::deleted_by_retention("completed", None, true)]
 #[tokio::test]
-async fn a_merge_continues_no_sequence_that_the_survivor_was_in(#[case] status: &str, #[case] reason: Option<&str>) {
+async fn a_merge_continues_no_sequence_that_the_survivor_was_in(
+    #[case] status: &str,
+    #[case] reason: Option<&str>,
+    #[case] is_deleted: bool,
+) {
     let ready = Ready::start().await;
     let id = sequence(&ready, json!([{"step_type": WAIT, "delay_amount": 1, "delay_unit": "days"}])).await;
     let survivor = enroll(&ready, &id, "ann@example.com").await;
     let over = "update enrollments set status = $1, exit_reason = $2, next_action_at = null, ended_at = now()";
     sqlx::query(over).bind(status).bind(reason).execute(&ready.edge.pool).await.unwrap();
+    if is_deleted {
+        sqlx::query("delete from enrollments").execute(&ready.edge.pool).await.unwrap();
+        assert_eq!(ready.edge.count("select count(*) from past_enrollments").await, 1);
+    }
     let merged = enroll(&ready, &id, "ann@work.example").await;
     let path = format!("/v1/contacts/{}/merge", survivor["contact_id"].as_str().unwrap());
     let answer = ready.client.post(&path, json!({"contact_id": merged["contact_id"]})).await;

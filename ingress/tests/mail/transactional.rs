@@ -127,6 +127,17 @@ async fn a_send_can_be_followed_from_the_first_answer_on() {
 }
 
 #[tokio::test]
+async fn a_mail_whose_month_was_dropped_is_not_shown_as_queued() {
+    let ready = Ready::start().await;
+    let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});
+    let send_id = ready.client.post("/v1/transactional", body).await.text("send_id");
+    let dropped = "delete from events; delete from sends; delete from batches";
+    sqlx::raw_sql(dropped).execute(&ready.edge.pool).await.unwrap();
+    assert_eq!(ready.edge.count("select count(*) from requests where state = 'handled'").await, 1);
+    assert_eq!(ready.client.get(&format!("/v1/sends/{send_id}")).await.refusal(), (404, "send_not_found"));
+}
+
+#[tokio::test]
 async fn a_request_that_no_stage_could_handle_shows_why() {
     let ready = Ready::start().await;
     let due = (chrono::Utc::now() + chrono::TimeDelta::days(1)).to_rfc3339();
@@ -355,6 +366,36 @@ async fn an_erased_persons_scheduled_mail_and_copies_are_taken_back() {
     assert_eq!(ready.edge.count(left).await, 0);
     assert_eq!(request(&own).await.1, None, "its options are gone");
     assert_eq!(ready.edge.count("select count(*) from requests where options -> 'headers' ? 'X-Order'").await, 1);
+}
+
+#[tokio::test]
+async fn an_erased_person_is_no_copy_of_a_rejected_request() {
+    let ready = Ready::start().await;
+    let contact = ready.client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
+    let template = ready.template(json!({})).await;
+    let due = (chrono::Utc::now() + chrono::TimeDelta::days(2)).to_rfc3339();
+    let mut paths = Vec::new();
+    for _ in 0..2 {
+        let body = json!({"template_id": template, "email": "bob@example.com", "cc": [{"email": "ann@example.com"}],
+                          "scheduled_at": due});
+        let answer = ready.client.post("/v1/transactional", body).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        paths.push(format!("/v1/sends/{}", answer.text("send_id")));
+    }
+    assert_eq!(ready.client.delete(&paths[0], json!({})).await.status, 200);
+    // As the audience stage rejects one, which an operator may requeue.
+    let reject =
+        "update requests set state = 'rejected', outcome = 'malformed', announce_after = null where state = 'accepted'";
+    sqlx::query(reject).execute(&ready.edge.pool).await.unwrap();
+    let erased = ready.client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
+    assert_eq!(erased.status, 200, "{}", erased.body);
+    let named = "select count(*) from requests r where r.state = 'rejected' and r::text like '%ann@example.com%'";
+    assert_eq!(ready.edge.count(named).await, 0, "before any slice of the erasure");
+    for path in &paths {
+        let shown = ready.client.get(path).await;
+        assert_eq!((shown.status.as_u16(), &shown.body["send"]["email"]), (200, &json!("bob@example.com")));
+        assert!(!shown.body.to_string().contains("ann@example.com"), "{}", shown.body);
+    }
 }
 
 #[tokio::test]

@@ -39,7 +39,8 @@ async fn beat(edge: &Edge, stages: &[&str], ago: &str) {
     }
 }
 
-const STAGES: [&str; 6] = ["audience", "compliance", "rendering", "delivery", "engagement", "ingress"];
+const STAGES: [&str; 8] =
+    ["audience", "compliance", "rendering", "delivery", "engagement", "attribution", "sequencing", "ingress"];
 
 async fn well() -> (Edge, Client) {
     let edge = Edge::start().await;

@@ -1,6 +1,7 @@
 //! Outcomes as products tell and read them, and what they add to reports. The stage's part is done by hand here, one look at a time.
 
 use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use crate::{
@@ -207,6 +208,33 @@ async fn a_credited_outcome_shows_its_mails_and_its_campaign_the_revenue() {
     let other = ready.edge.client_for("crm", client.environment, "tenant-2").await;
     assert_eq!(other.get(&format!("/v1/outcomes/{outcome}")).await.refusal(), (404, "outcome_not_found"));
     assert_eq!(other.get("/v1/outcomes").await.body["outcomes"], json!([]));
+}
+
+#[tokio::test]
+async fn few_outcomes_of_a_campaign_are_found_by_an_index() {
+    let ready = Ready::start().await;
+    let (edge, tenant, campaign) = (&ready.edge, ready.client.tenant, Uuid::now_v7());
+    // The campaign is credited with the oldest three, and with one of them for two mails.
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "insert into outcomes (tenant_id, id, source_system, outcome_type, occurred_at, created_at)
+         select '{tenant}', gen_random_uuid(), 'crm', 'bind', now(), now() - interval '1 day' + make_interval(secs => n)
+         from generate_series(1, 5000) n;
+         insert into outcome_credits (tenant_id, outcome_id, send_id, campaign_id, kind, contact_id, share, touched_at, evidence)
+         select tenant_id, id, gen_random_uuid(), '{campaign}', 'campaign', gen_random_uuid(), 1, now(), '{{}}'
+         from (select * from outcomes order by created_at limit 3) o, generate_series(1, 2);
+         analyze outcomes;
+         analyze outcome_credits"
+    )))
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    let (quoted, campaign_id) = (format!("'{tenant}'::uuid"), format!("'{campaign}'::uuid"));
+    let parameters =
+        [quoted.as_str(), "null", "null", campaign_id.as_str(), "null", "null", "null", "null::uuid", "51"];
+    let in_vain = edge.rows_in_vain(tenant, include_str!("../../queries/outcomes.sql"), &parameters).await;
+    assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain");
+    let found = ready.client.get(&format!("/v1/outcomes?campaign_id={campaign}")).await.body;
+    assert_eq!(found["outcomes"].as_array().map(Vec::len), Some(3), "each once: {found}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use http::Method;
 use rstest::rstest;
-use schemas::token::Purpose;
+use schemas::{SendId, token::Purpose};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -109,6 +109,33 @@ async fn the_link_of_a_merged_contact_leaves_and_returns_for_the_survivor() {
     // The survivor has left by a mail of its own.
     client.patch(&path, json!({"marketing_status": "unsubscribed"})).await;
     assert!(reader.look().await.contains("Subscribe again"));
+}
+
+#[tokio::test]
+async fn the_pages_of_a_recipient_read_no_other_contact() {
+    let reader = Reader::start().await;
+    let (edge, tenant) = (&reader.ready.edge, reader.ready.client.tenant);
+    sqlx::query(
+        "insert into contacts (tenant_id, id, address)
+         select $1, gen_random_uuid(), 'p' || n || '@example.com' from generate_series(1, 5000) n",
+    )
+    .bind(tenant)
+    .execute(&edge.pool)
+    .await
+    .unwrap();
+    sqlx::query("analyze contacts").execute(&edge.pool).await.unwrap();
+    let ids = [tenant, reader.send, reader.contact].map(|id| format!("'{id}'::uuid"));
+    let month = format!("'{}'::date", SendId(reader.send).month());
+    let parameters = [ids[0].as_str(), ids[1].as_str(), month.as_str(), ids[2].as_str()];
+    for (source, beginning) in [
+        (include_str!("../../src/public/unsubscribe/mod.rs"), "select t.org_name"),
+        (include_str!("../../../stages/shared/ledger/src/preferences.rs"), "select c.id as contact_id"),
+    ] {
+        let mut statements = source.split("r#\"").filter_map(|text| text.split("\"#").next());
+        let statement = statements.find(|text| text.starts_with(beginning)).unwrap();
+        let in_vain = edge.rows_in_vain(tenant, statement, &parameters).await;
+        assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain: {statement}");
+    }
 }
 
 #[tokio::test]
@@ -229,6 +256,24 @@ async fn a_topic_that_was_shown_is_left_however_many_have_come_before_it_since()
     assert!(page.contains("at most 100 topics") && !page.contains("Zebras"), "{page}");
     reader.submit(&format!("shown={last}&action=save")).await;
     assert!(!reader.is_in(last).await);
+}
+
+#[tokio::test]
+async fn a_topic_left_after_the_tenant_removed_the_member_is_left() {
+    let reader = Reader::start().await;
+    let news = reader.topic("News", true).await;
+    // The page is open; meanwhile the tenant takes the contact off the list.
+    let path = format!("/v1/audiences/{news}/members");
+    let removed = reader.ready.client.post(&path, json!({"remove": [reader.contact]})).await;
+    assert!(removed.status == 200 && !reader.is_in(news).await, "{}", removed.body);
+    let answer = reader.submit(&format!("shown={news}&action=save")).await;
+    assert!(html(&answer).contains("Your choices are saved"), "{}", html(&answer));
+    assert_eq!(reader.count("select count(*) from events where type = 'topic_left'").await, 1);
+    let added = reader.add(news).await;
+    assert_eq!((added.body["added"].as_i64(), added.body["departed"].as_i64()), (Some(0), Some(1)));
+    assert!(!reader.is_in(news).await);
+    reader.submit(&format!("shown={news}&topic={news}&action=save")).await;
+    assert!(reader.is_in(news).await, "the recipient comes back");
 }
 
 #[tokio::test]

@@ -49,6 +49,12 @@ pub enum BusError {
     /// A stream or consumer could not be created or read.
     #[error("JetStream refused: {0}")]
     Stream(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A stream of the table does not exist.
+    #[error("NATS has no stream {stream}: `postrider streams apply` makes it")]
+    NoStream {
+        /// The stream, without prefix.
+        stream: &'static str,
+    },
     /// A lowered limit of a stream cannot be applied before some of its messages are handled.
     #[error(
         "{stream} keeps a higher limit while too many messages wait in it: `postrider streams apply` again when they are handled"
@@ -74,7 +80,11 @@ impl BusError {
         match self {
             Self::CredentialsInUrl => false,
             Self::Publish(error) => error.kind() != jetstream::context::PublishErrorKind::MaxPayloadExceeded,
-            Self::Connect(_) | Self::Stream(_) | Self::MessagesWaiting { .. } | Self::Timeout => true,
+            Self::Connect(_)
+            | Self::Stream(_)
+            | Self::NoStream { .. }
+            | Self::MessagesWaiting { .. }
+            | Self::Timeout => true,
         }
     }
 }

@@ -217,6 +217,13 @@ pub fn is_about_data(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether a statement ran into its time limit.
+#[must_use]
+pub fn is_timeout(error: &sqlx::Error) -> bool {
+    const QUERY_CANCELED: &str = "57014";
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == QUERY_CANCELED)
+}
+
 /// Whether a lock was waited for in vain, as [`WAIT_BRIEFLY`] has it.
 #[must_use]
 pub fn is_lock_timeout(error: &sqlx::Error) -> bool {

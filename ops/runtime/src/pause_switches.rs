@@ -45,8 +45,12 @@ struct PauseState {
 
 impl PauseState {
     fn must_wait(&self, stage: &str) -> bool {
-        let is_outbound = OUTBOUND.contains(&stage);
-        !self.is_read || self.is_paused(stage) || is_outbound && !self.is_verified
+        !self.is_read || self.is_paused(stage) || OUTBOUND.contains(&stage) && self.is_ledger_held()
+    }
+
+    /// True if the ledger is a restored one, or may be.
+    fn is_ledger_held(&self) -> bool {
+        self.is_ledger_paused || !self.is_verified
     }
 
     /// True if an operator or the restore detector paused the stage.
@@ -84,6 +88,14 @@ impl PauseSwitches {
     #[must_use]
     pub fn is_paused(&self, stage: &str) -> bool {
         self.0.borrow().must_wait(stage)
+    }
+
+    /// True if the ledger is a restored one, or may be: it may have mailed already what is due in it. Mail under new ids must not be written
+    /// then, for no log of what was sent could tell it from mail of before.
+    #[must_use]
+    pub fn is_ledger_held(&self) -> bool {
+        let state = self.0.borrow();
+        !state.is_read || state.is_ledger_held()
     }
 
     /// Returns when the stage may start work; at once if it may now. Cancel safe.
@@ -282,7 +294,7 @@ mod tests {
     fn outbound_stages_wait_for_a_checked_and_running_ledger() {
         let unverified = PauseState { is_verified: false, ..state(&[], false) };
         for state in [state(&[], true), unverified] {
-            assert!(OUTBOUND.iter().all(|stage| state.must_wait(stage)), "{state:?}");
+            assert!(OUTBOUND.iter().all(|stage| state.must_wait(stage)) && state.is_ledger_held(), "{state:?}");
             assert!(
                 ["audience", "compliance", "rendering", "engagement", "attribution"]
                     .iter()

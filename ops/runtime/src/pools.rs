@@ -34,6 +34,14 @@ impl Watched {
         }
     }
 
+    /// Whether one could be taken without a wait: bulk work is given only a part of those that are kept.
+    fn has_idle(&self) -> bool {
+        match self {
+            Self::Pool(pool) => pool.num_idle() > 0,
+            Self::Kept(kept) => kept.has_idle(),
+        }
+    }
+
     /// Takes one and gives it back.
     async fn try_one(&self) -> sqlx::Result<()> {
         match self {
@@ -51,7 +59,7 @@ pub async fn watch(connections: Watched, role: &'static str, shutdown: Cancellat
         Gauge::PoolConnections.set(f64::from(idle), [("role", role), ("state", "idle")]);
         Gauge::PoolConnections.set(f64::from(size.saturating_sub(idle)), [("role", role), ("state", "busy")]);
         // With an idle connection there is no wait.
-        if idle > 0 {
+        if connections.has_idle() {
             Histogram::PoolWaitSeconds.record(0.0, [("role", role)]);
             continue;
         }

@@ -70,9 +70,13 @@ impl MasterKeys {
     /// What stands for the address of an erased contact: a keyed hash, so that it is comparable and not readable.
     #[must_use]
     pub fn erased_address(&self, tenant: Uuid, address: &str) -> String {
-        let newest = self.0.first().copied().unwrap_or_default();
+        self.erased_addresses(tenant, address).next().unwrap_or_default()
+    }
+
+    /// Each name that an address may have been erased under: one for each key, the newest first.
+    pub fn erased_addresses(&self, tenant: Uuid, address: &str) -> impl Iterator<Item = String> {
         let named = [b"postrider pseudonym v1".as_slice(), tenant.as_bytes(), address.as_bytes()].concat();
-        format!("erased:{}", hex::encode(&mac(&newest, &named)[..16]))
+        self.0.iter().map(move |key| format!("erased:{}", hex::encode(&mac(key, &named)[..16])))
     }
 }
 
@@ -191,6 +195,18 @@ mod tests {
         let calls = [&fresh, &both].map(|vault| vault.call_secrets(signer));
         assert_eq!((calls[0].len(), calls[1].len()), (1, 2));
         assert_eq!(calls[0][0], calls[1][0]);
+    }
+
+    #[test]
+    fn an_erased_address_has_a_name_under_each_key() {
+        let [old, new] = ["01".repeat(32), "02".repeat(32)];
+        let both = MasterKeys::parse(&format!("{new},{old}")).unwrap();
+        let tenant = Uuid::now_v7();
+        let names: Vec<String> = both.erased_addresses(tenant, "a@example.org").collect();
+        let each = [new, old].map(|key| MasterKeys::parse(&key).unwrap().erased_address(tenant, "a@example.org"));
+        assert_eq!(names, each, "the newest first");
+        assert_ne!(names[0], names[1]);
+        assert_eq!(both.erased_address(tenant, "a@example.org"), names[0]);
     }
 
     #[test]

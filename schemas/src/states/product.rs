@@ -21,7 +21,7 @@ closed_set! {
         Pending = "pending",
         /// Answered 2xx.
         Delivered = "delivered",
-        /// Five attempts failed, or its subscription is disabled.
+        /// As many attempts failed as `webhook-backoff` has pauses, or its subscription is disabled.
         Dead = "dead",
     }
 

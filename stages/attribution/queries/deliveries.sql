@@ -27,7 +27,6 @@ cross join lateral (
                    s.delivered_at is not null as confirmed
             from sends s
             where s.tenant_id = w.tenant_id and s.campaign_id = c.id and s.contact_id = own.id and s.month = c.month
-              and s.state = 'sent'
             offset 0
         ) s
         union all
@@ -36,7 +35,6 @@ cross join lateral (
         from sends s
         where s.tenant_id = w.tenant_id and s.contact_id = own.id and s.campaign_id is null
           and s.id between w.first_id and w.last_id and s.month between w.first_month and w.last_month
-          and s.state = 'sent'
           and not exists (select from messages m where m.tenant_id = s.tenant_id and m.id = s.request_id and m.is_test)
     ) d
     where d.at > w.since and d.at <= w.until

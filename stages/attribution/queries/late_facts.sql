@@ -1,10 +1,36 @@
 -- Takes late facts and makes the outcomes due that they may affect: outcomes of contacts with a late click, bounce or rescored click,
--- and outcomes that waited for a contact that exists now, by all addresses and numbers that lead to it. $1 the most facts. Returns how many
--- there were. Served by the keys of contact_facts and contacts, contacts_merged, then outcomes_by_contact, outcomes_by_email and
--- outcomes_by_dot_number; `offset 0` keeps the planner to these lookups while the tables have no statistics.
-with taken as (
+-- and outcomes that waited for a contact that exists now, by all addresses and numbers that lead to it. Each tenant gets the same share of $1
+-- notes, and of about $2 ids: the first notes of all come first. Returns how many notes there were. The tenants are found by jumping from one to
+-- the next in late_facts_in_turn. Served by the keys of contact_facts and contacts, contacts_merged, then outcomes_by_contact,
+-- outcomes_by_email and outcomes_by_dot_number, each key once: thousands of contacts may share a number. `offset 0` keeps the planner to
+-- these lookups while the tables have no statistics.
+with recursive tenant (id) as (
+    (select l.tenant_id from late_facts l order by l.tenant_id limit 1)
+    union all
+    select (select l.tenant_id from late_facts l where l.tenant_id > t.id order by l.tenant_id limit 1)
+    from tenant t
+    where t.id is not null
+), turn as materialized (
+    select t.id, greatest($1 / (select count(id) from tenant), 1) as share
+    from tenant t
+    where t.id is not null
+    order by random()
+    limit $1
+), waiting as materialized (
+    select l.id, l.size, row_number() over (partition by t.id order by l.id) as place
+    from turn t
+    cross join lateral (
+        select l.id, cardinality(l.ids) as size from late_facts l
+        where l.tenant_id = t.id
+        order by l.id
+        limit t.share
+        for update skip locked
+    ) l
+), bounded as materialized (
+    select w.id, sum(w.size) over (order by w.place, w.id) - w.size as ahead from waiting w
+), taken as (
     delete from late_facts l
-    where l.id in (select id from late_facts order by id limit $1 for update skip locked)
+    where l.id in (select b.id from bounded b where b.ahead < $2)
     returning l.tenant_id, l.source, l.ids
 ), named as (
     select distinct t.tenant_id, t.source, n.id from taken t cross join lateral unnest(t.ids) as n (id)
@@ -28,14 +54,28 @@ with taken as (
         offset 0
     ) c
 ), due as (
-    select distinct p.tenant_id, o.id, p.source
-    from persons p
+    select p.tenant_id, o.id, p.source
+    from (
+        select tenant_id, contact_id, min(source) as source from persons where source <> 'contacts' group by tenant_id, contact_id
+    ) p
     cross join lateral (
-        select o.id from outcomes o where o.tenant_id = p.tenant_id and o.contact_id = p.contact_id and p.source <> 'contacts'
-        union
+        select o.id from outcomes o where o.tenant_id = p.tenant_id and o.contact_id = p.contact_id
+        offset 0
+    ) o
+    union all
+    select p.tenant_id, o.id, p.source
+    from (select tenant_id, address, min(source) as source from persons group by tenant_id, address) p
+    cross join lateral (
         select o.id from outcomes o
         where o.tenant_id = p.tenant_id and o.contact_email = p.address and o.contact_key is distinct from 'email'
-        union
+        offset 0
+    ) o
+    union all
+    select p.tenant_id, o.id, p.source
+    from (
+        select tenant_id, dot_number, min(source) as source from persons where dot_number is not null group by tenant_id, dot_number
+    ) p
+    cross join lateral (
         select o.id from outcomes o
         where o.tenant_id = p.tenant_id and o.dot_number = p.dot_number and o.contact_key is distinct from 'email'
         offset 0

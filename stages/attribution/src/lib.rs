@@ -58,8 +58,10 @@ impl Stage for Attribution {
     }
 }
 
-/// The most late facts that are taken in one transaction.
+/// The most notes of late facts that are taken in one transaction …
 const NOTES_MAX: i64 = 200;
+/// … and about how many sends and contacts these name: a note of an import has a thousand.
+const NOTED_IDS_MAX: i64 = 50_000;
 
 /// The sweep for late clicks, bounces and contacts: makes the outcomes due that they may affect.
 struct LateFacts(PreparedPool);
@@ -72,7 +74,8 @@ impl Sweep for LateFacts {
 
     async fn sweep(&self) -> Result<u64, StageError> {
         let mut tx = self.0.begin().await?;
-        let taken = sqlx::query_file_scalar!("queries/late_facts.sql", NOTES_MAX).fetch_one(&mut *tx).await?;
+        let taken = sqlx::query_file_scalar!("queries/late_facts.sql", NOTES_MAX, NOTED_IDS_MAX);
+        let taken = taken.fetch_one(&mut *tx).await?;
         tx.commit().await?;
         Ok(u64::try_from(taken).unwrap_or(0))
     }

@@ -5,8 +5,10 @@ mod support;
 
 use chrono::{TimeDelta, Utc};
 use ledger::{attribution::Policy, outcomes::Premium};
+use runtime::plans::PreparedPool;
 use schemas::{AttributionModel, new_id};
 use serde_json::json;
+use sqlx::PgConnection;
 use stage_rig::until;
 use uuid::Uuid;
 
@@ -62,6 +64,26 @@ async fn mail_that_its_provider_has_not_confirmed_is_not_credited() {
     let outcome = shop.report_outcome(json!({})).await;
     shop.credit(outcome).await;
     assert_eq!(shop.credited(outcome).await, [(confirmed, 1_000_000)]);
+}
+
+#[tokio::test]
+async fn failed_mail_that_its_provider_delivered_is_credited() {
+    let shop = Shop::open().await;
+    for key in ["campaign", "single"] {
+        let mail = match key {
+            "campaign" => shop.mail(&shop.people[0], 2).await,
+            _ => shop.single_mail(&shop.people[0], 1).await,
+        };
+        // Its first attempt was in doubt, and the second one failed.
+        sqlx::query("update sends set provider = 'ses', state = 'failed', delivered_at = decided_at where id = $1")
+            .bind(mail)
+            .execute(&shop.rig.pool)
+            .await
+            .unwrap();
+        let outcome = shop.report_outcome(json!({"source_event_id": key})).await;
+        shop.credit(outcome).await;
+        assert_eq!(shop.credited(outcome).await, [(mail, 1_000_000)], "{key}");
+    }
 }
 
 #[tokio::test]
@@ -271,6 +293,48 @@ async fn an_outcome_finds_its_contact_when_there_is_one() {
     shop.run_sweeps().await;
     assert_eq!(shop.contact_of(by_number).await, Some(person.id));
     shop.assert_totals().await;
+}
+
+/// Takes at most so many notes of late facts, and about so many ids; answers how many notes there were.
+async fn take_late_facts(db: &mut PgConnection, notes: i64, ids: i64) -> i64 {
+    let taken = sqlx::query_scalar(include_str!("../queries/late_facts.sql")).bind(notes).bind(ids);
+    taken.fetch_one(db).await.unwrap()
+}
+
+/// Outcomes that this connection has read.
+async fn outcomes_read(db: &mut PgConnection) -> i64 {
+    sqlx::query("select pg_stat_force_next_flush()").execute(&mut *db).await.unwrap();
+    sqlx::query_scalar("select pg_stat_get_tuples_fetched('outcomes'::regclass)").fetch_one(db).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_numbers_many_contacts_read_its_outcomes_once() {
+    let shop = Shop::open().await;
+    let other = shop.rig.tenant().await;
+    let new_contacts = "insert into contacts (tenant_id, id, address, dot_number)
+                        select $1, gen_random_uuid(), 'new' || n || '@example.net', 77 from generate_series(1, $2) n";
+    let many_outcomes =
+        "insert into outcomes (tenant_id, id, source_system, outcome_type, occurred_at, credit_due, dot_number)
+                         select $1, gen_random_uuid(), 'crm', 'quote', now(), null, 77 from generate_series(1, $2)";
+    let many_notes = "insert into late_facts (tenant_id, source, ids)
+                      select $1, 'events', array[gen_random_uuid()] from generate_series(1, $2)";
+    for (sql, tenant, count) in [
+        (many_outcomes, shop.tenant.id, 500),
+        (many_outcomes, other.id, 1),
+        (new_contacts, shop.tenant.id, 2_000),
+        (many_notes, shop.tenant.id, 300),
+        (new_contacts, other.id, 1),
+    ] {
+        sqlx::query(sql).bind(tenant).bind(count).execute(&shop.rig.pool).await.unwrap();
+    }
+    let by_key = PreparedPool::new(&shop.rig.pool, 1);
+    let mut db = by_key.take().await.unwrap();
+    let before = outcomes_read(&mut db).await;
+    assert_eq!(take_late_facts(&mut db, 200, 50_000).await, 101, "a share of the first tenant's, and the other's");
+    let read = outcomes_read(&mut db).await - before;
+    assert!(read < 5_000, "{read} outcomes were read");
+    assert_eq!(shop.rig.number("select count(*) from outcomes where credit_due is not null").await, 501);
+    assert_eq!(take_late_facts(&mut db, 200, 10).await, 10, "each names one");
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ where (c.status = 'sending' and c.materialized_at is not null or c.status = 'can
       cross join lateral (
           select from batches b
           where b.state <> 'done'
-            and (b.lane, b.state, b.tenant_id, b.id) >= ('bulk', s.state, c.tenant_id, (c.launch_prefix || '000000000')::uuid)
-            and (b.lane, b.state, b.tenant_id, b.id) <= ('bulk', s.state, c.tenant_id, (c.launch_prefix || 'fffffffff')::uuid)
+            and (b.lane, b.state, b.tenant_id, b.id) >= ('bulk', s.state, c.tenant_id, first_id_of_launch(c.launch_prefix))
+            and (b.lane, b.state, b.tenant_id, b.id) <= ('bulk', s.state, c.tenant_id, last_id_of_launch(c.launch_prefix))
           order by b.lane, b.state, b.tenant_id, b.id
           limit 1
       ) b

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use runner::StageError;
+use runner::{PauseGate, StageError};
 use runtime::{Publication, trace};
 use schemas::{CampaignStatus, Environment, RequestAnnounced, messages::CampaignLaunchPayload, subjects};
 use sqlx::{PgConnection, PgPool};
@@ -16,6 +16,11 @@ use segments::SegmentError;
 
 /// When a launch that is held is looked at again.
 const HELD_AGAIN: Duration = Duration::from_secs(1);
+/// When a launch of a held ledger is looked at again.
+const LEDGER_HELD_AGAIN: Duration = Duration::from_secs(10);
+/// When a launch is announced again whose next range was not written. After the bus has delivered again what a dead process had: two
+/// announcements would be two chains of ranges, until the launch is written.
+const RANGES_MAX: Duration = Duration::from_secs(40);
 
 schemas::named_enum! {
     /// The outcome of a launch request. Written to `requests.outcome`.
@@ -35,16 +40,23 @@ schemas::named_enum! {
         UnknownAudience = "audience_unknown",
         /// It is not due yet: the request waits.
         NotDue = "not_due",
+        /// The ledger is a restored one, and may have been mailed before: the request waits.
+        LedgerHeld = "ledger_held",
     }
 }
 
 /// Handles a launch request: each range once, however often it is announced and by however many processes. Answers the announcement of the
 /// next range.
-pub(crate) async fn launch(pool: &PgPool, input: &RequestAnnounced) -> Result<Option<Publication>, StageError> {
+pub(crate) async fn launch(
+    pool: &PgPool,
+    pause_gate: &PauseGate,
+    input: &RequestAnnounced,
+) -> Result<Option<Publication>, StageError> {
     let mut tx = pool.begin().await?;
     let Some(request) = lock_request(&mut tx, input).await? else { return Ok(None) };
     let campaign_id = request.payload.campaign_id;
-    let outcome = prepare(&mut tx, input.tenant_id, campaign_id, request.payload.digest.is_some()).await?;
+    let is_pinned = request.payload.digest.is_some();
+    let outcome = prepare(&mut tx, pause_gate, input.tenant_id, campaign_id, is_pinned).await?;
     finish_request(&mut tx, input, campaign_id, outcome).await?;
     // The traces of its batches link to this one.
     trace::keep(&mut tx, input.tenant_id, campaign_id).await?;
@@ -103,13 +115,17 @@ async fn lock_request(db: &mut PgConnection, input: &RequestAnnounced) -> Result
 }
 
 /// Locks the campaign for this transaction: a cancel comes before or after, never in between. Then writes its next range, if it is to be.
-async fn prepare(db: &mut PgConnection, tenant: Uuid, id: Uuid, is_pinned: bool) -> Result<LaunchOutcome, StageError> {
+async fn prepare(
+    db: &mut PgConnection,
+    pause_gate: &PauseGate,
+    tenant: Uuid,
+    id: Uuid,
+    is_pinned: bool,
+) -> Result<LaunchOutcome, StageError> {
     let row = sqlx::query!(
         r#"select status as "status: CampaignStatus", materialized_at is not null as "is_materialized!",
                   coalesce(scheduled_for <= now(), true) as "is_due!", scheduled_for_local, launch_prefix, month,
                   coalesce(launched_at, now()) as "began_at!",
-                  (select b.id from batches b where b.tenant_id = $1 and b.campaign_id = $2 order by b.id desc limit 1)
-                      as "last_batch?",
                   (select t.timezone from tenants t where t.id = $1) as "timezone!", audience_mode, list_id, segment_id, tag_ids, test_percent, max_per_minute,
                   array(select v.weight from campaign_variants v where v.tenant_id = $1 and v.campaign_id = $2 order by v.variant)
                       as "weights!"
@@ -132,10 +148,16 @@ async fn prepare(db: &mut PgConnection, tenant: Uuid, id: Uuid, is_pinned: bool)
         }
     }
     // The launch of which ranges are written.
-    let begun = campaign.launch_prefix.zip(campaign.month);
-    let begun = begun.map(|(prefix, month)| Launch::after(prefix, month, campaign.last_batch));
+    let begun = match campaign.launch_prefix.zip(campaign.month) {
+        Some((prefix, month)) => Some(Launch::after(prefix, month, last_batch(&mut *db, tenant, id).await?)),
+        None => None,
+    };
     if begun.is_none() && !campaign.is_due {
         return Ok(LaunchOutcome::NotDue);
+    }
+    // Its sends get new ids: a log of what was sent before the restore could not show that they were.
+    if begun.is_none() && pause_gate.is_ledger_held() {
+        return Ok(LaunchOutcome::LedgerHeld);
     }
     let selector = AudienceSelector::from_columns(
         &campaign.audience_mode,
@@ -170,6 +192,17 @@ async fn prepare(db: &mut PgConnection, tenant: Uuid, id: Uuid, is_pinned: bool)
         (true, true) => LaunchOutcome::Empty,
         (true, false) => LaunchOutcome::Materialized,
     })
+}
+
+/// The launch's last batch. In a statement after that which locks the campaign: a merge that the lock waited for may have written one.
+async fn last_batch(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> sqlx::Result<Option<Uuid>> {
+    sqlx::query_scalar!(
+        "select id from batches where tenant_id = $1 and campaign_id = $2 order by id desc limit 1",
+        tenant,
+        campaign,
+    )
+    .fetch_optional(db)
+    .await
 }
 
 /// Pins the audience as it is now; a segment's rule, too. `false`: there is no such segment.
@@ -211,15 +244,26 @@ async fn finish_request(
     campaign: Uuid,
     outcome: LaunchOutcome,
 ) -> Result<(), StageError> {
-    if matches!(outcome, LaunchOutcome::RangeWritten | LaunchOutcome::NotDue) {
-        // No sweep announces it before it is due, nor for a while as ranges are written: each announcement would be one more chain of them.
+    // No sweep announces it before it is due, nor for a while as ranges are written: each announcement would be one more chain of them.
+    let announced_again = match outcome {
+        LaunchOutcome::NotDue => Some(None),
+        LaunchOutcome::RangeWritten => Some(Some(RANGES_MAX)),
+        LaunchOutcome::LedgerHeld => Some(Some(LEDGER_HELD_AGAIN)),
+        _ => None,
+    };
+    if let Some(wait) = announced_again {
         sqlx::query!(
-            "update requests r set announce_after = case when $4 then c.scheduled_for else now() + interval '5 minutes' end
+            "update requests r
+             set announce_after = case
+                     -- Longer each time: under a backlog the next range is late and not lost, and each announcement is one more chain.
+                     when $5 then now() + make_interval(secs => greatest($4, least(30 * power(2, least(r.announcements, 5)), 600)))
+                     else coalesce(now() + make_interval(secs => $4), c.scheduled_for) end
              from campaigns c where r.tenant_id = $1 and r.id = $2 and c.tenant_id = $1 and c.id = $3",
             input.tenant_id,
             input.request_id,
             campaign,
-            outcome == LaunchOutcome::NotDue,
+            wait.map(|wait| wait.as_secs_f64()),
+            outcome == LaunchOutcome::RangeWritten,
         )
         .execute(db)
         .await?;

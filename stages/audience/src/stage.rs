@@ -3,7 +3,7 @@
 use std::{slice, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use runner::{Deps, Intake, Stage, StageError};
+use runner::{Deps, Intake, PauseGate, Stage, StageError};
 use runtime::{Notifier, Publication, plans::PreparedPool};
 use schemas::{Lane, RequestAnnounced, RequestKind, SendId, subjects};
 use sqlx::PgPool;
@@ -29,6 +29,8 @@ pub(crate) struct Audience {
     by_key: PreparedPool,
     /// First pause before a priority batch that is still open is announced again.
     reannounce: Duration,
+    /// Says whether the ledger is held.
+    pause_gate: PauseGate,
     /// Notified when batches wait for dispatch.
     launched: Notifier,
     /// Notified when a launch was handled, and its tenant's next may be announced.
@@ -41,6 +43,7 @@ pub fn start(deps: &Deps, settings: &Settings) {
         pool: deps.pool.clone(),
         by_key: deps.by_key.clone(),
         reannounce: settings.audience_reannounce.min(PRIORITY_REANNOUNCE),
+        pause_gate: deps.runner.pause_gate().clone(),
         launched: Notifier::default(),
         launch_handled: Notifier::default(),
     };
@@ -126,7 +129,7 @@ impl Audience {
         for input in inputs {
             match input.kind {
                 RequestKind::CampaignLaunch => {
-                    let next_range = campaign::launch(&self.pool, input).await?;
+                    let next_range = campaign::launch(&self.pool, &self.pause_gate, input).await?;
                     self.launched.notify();
                     if next_range.is_none() {
                         self.launch_handled.notify();

@@ -4,20 +4,27 @@
 -- those that were started before. Served by inbound_events_of_tenant, which also finds the tenants, one after the other; with $3 true by
 -- inbound_events_again: in a backlog, hardly an event was started before.
 with recursive tenants as (
-    (select tenant_id from inbound_events where due_at is not null order by tenant_id, due_at limit 1)
+    (select e.tenant_id, e.due_at from inbound_events e where e.due_at is not null order by e.tenant_id, e.due_at limit 1)
     union all
-    select (select e.tenant_id from inbound_events e where e.due_at is not null and e.tenant_id > t.tenant_id
-            order by e.tenant_id, e.due_at limit 1)
-    from tenants t where t.tenant_id is not null
+    select n.tenant_id, n.due_at
+    from tenants t
+    cross join lateral (
+        select e.tenant_id, e.due_at from inbound_events e
+        where e.due_at is not null and e.tenant_id > t.tenant_id
+        order by e.tenant_id, e.due_at limit 1
+    ) n
+), ready as materialized (
+    -- What waits for a later time takes no part of the group.
+    select t.tenant_id from tenants t where t.due_at <= now()
 ), due as materialized (
     select d.*
-    from tenants t
+    from ready t
     cross join lateral (
         select e.tenant_id, e.id, e.due_at, octet_length(e.raw) as size
         from inbound_events e
         where e.tenant_id = t.tenant_id and e.due_at <= now() and (e.attempts > 0) = $3
         order by e.due_at, e.id
-        limit (select greatest($1 / count(n.tenant_id), 1) from tenants n)
+        limit (select greatest($1 / nullif(count(*), 0), 1) from ready)
         for update skip locked
     ) d
 ), placed as (

@@ -3,20 +3,27 @@
 -- started before. Served by inbound_mails_of_tenant, which also finds the tenants, one after the other; with $2 true by
 -- inbound_mails_again.
 with recursive tenants as (
-    (select tenant_id from inbound_mails where due_at is not null order by tenant_id, due_at limit 1)
+    (select m.tenant_id, m.due_at from inbound_mails m where m.due_at is not null order by m.tenant_id, m.due_at limit 1)
     union all
-    select (select m.tenant_id from inbound_mails m where m.due_at is not null and m.tenant_id > t.tenant_id
-            order by m.tenant_id, m.due_at limit 1)
-    from tenants t where t.tenant_id is not null
+    select n.tenant_id, n.due_at
+    from tenants t
+    cross join lateral (
+        select m.tenant_id, m.due_at from inbound_mails m
+        where m.due_at is not null and m.tenant_id > t.tenant_id
+        order by m.tenant_id, m.due_at limit 1
+    ) n
+), ready as materialized (
+    -- What waits for a later time takes no part of the group.
+    select t.tenant_id from tenants t where t.due_at <= statement_timestamp()
 ), due as materialized (
     select d.*
-    from tenants t
+    from ready t
     cross join lateral (
         select m.tenant_id, m.id, m.due_at
         from inbound_mails m
         where m.tenant_id = t.tenant_id and m.due_at <= statement_timestamp() and (m.attempts > 0) = $2
         order by m.due_at, m.id
-        limit (select greatest($1 / count(n.tenant_id), 1) from tenants n)
+        limit (select greatest($1 / nullif(count(*), 0), 1) from ready)
         for update skip locked
     ) d
 ), placed as (

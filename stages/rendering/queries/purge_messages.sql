@@ -1,6 +1,6 @@
 -- Deletes attachments and own skeletons of mail that was due more than four days ago, and is not open: of at most $1 messages, served by
 -- messages_to_purge, and of at most $1 transactional mails with attachments, whose ids are of the time when they are due, served by the key of
--- message_attachments. What a tenant keeps of its open mail is not looked at.
+-- message_attachments: their skeletons go with the attachments. What a tenant keeps of its open mail is not looked at.
 with old_of as materialized (
     select t.id as tenant_id, before_open_mail(t.id, now() - interval '4 days') as before from tenants t
 ), message as (
@@ -15,25 +15,23 @@ with old_of as materialized (
     ) m
     limit $1
 ), transactional as (
-    select distinct a.tenant_id, a.message_id as id
-    from (
-        select a.tenant_id, a.message_id
-        from old_of o
-        cross join lateral (
-            select a.tenant_id, a.message_id from message_attachments a
-            where a.tenant_id = o.tenant_id and a.message_id < first_id_at(o.before)
-            order by a.message_id
-            limit $1
-        ) a
+    select a.tenant_id, a.message_id as id
+    from old_of o
+    cross join lateral (
+        -- The first file of each mail: the limit is one of mails.
+        select a.tenant_id, a.message_id from message_attachments a
+        where a.tenant_id = o.tenant_id and a.message_id < first_id_at(o.before) and a.place = 0
+          and (select r.kind from requests r where r.tenant_id = a.tenant_id and r.id = a.message_id) = 'transactional'
+        order by a.message_id
         limit $1
     ) a
-    join requests r on r.tenant_id = a.tenant_id and r.id = a.message_id and r.kind = 'transactional'
+    limit $1
 ), old as (
     select tenant_id, id from message union all select tenant_id, id from transactional
 ), attachment as (
     delete from message_attachments a using old where a.tenant_id = old.tenant_id and a.message_id = old.id
 ), skeleton as (
-    delete from skeletons s using old
+    delete from skeletons s using message old
     where s.tenant_id = old.tenant_id
       and s.id in ('message-' || replace(old.id::text, '-', ''), 'message-' || replace(old.id::text, '-', '') || '-untracked')
 ), marked as (

@@ -50,9 +50,10 @@ with sequence as materialized (
     set unapplied_since = case
             when s.status not in ('active', 'archived') then null
             when s.updated_at < now() - interval '1 minute' and not exists (
-                     select from enrollments e
-                     where e.tenant_id = s.tenant_id and e.sequence_id = s.id
-                       and (e.status = 'paused' or e.status = 'active' and s.status = 'archived'))
+                     select from enrollments e where e.tenant_id = s.tenant_id and e.sequence_id = s.id and e.status = 'paused')
+                 -- By itself: a resumed sequence may have a million active ones.
+                 and (s.status <> 'archived' or not exists (
+                     select from enrollments e where e.tenant_id = s.tenant_id and e.sequence_id = s.id and e.status = 'active'))
                 then null
             else clock_timestamp()
         end

@@ -9,6 +9,7 @@ select w.place as "place!", s.address as "address!", s.contact_active as "contac
        case when s.cap_left > 0 then s.cap_left - (
            select count(*) from sends m
            join sequence_sends q on q.tenant_id = m.tenant_id and q.send_id = m.id
+           join sequence_steps p on p.tenant_id = q.tenant_id and p.id = q.step_id and p.step_type = 'send_email'
            where m.tenant_id = w.tenant_id and m.contact_id = w.contact_id and m.campaign_id is null and m.state in ('queued', 'deferred')
              and m.month >= date_trunc('month', now() at time zone 'UTC')::date - interval '1 month'
        ) else s.cap_left end as cap_left,

@@ -33,11 +33,25 @@ fn exit_reason(eligibility: &RecipientEligibility, rules: ExitRules, opted_out_b
     reasons.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason)
 }
 
+/// What happened to an enrollment itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EnrollmentFacts {
+    pub(crate) opted_out_by_step: bool,
+    /// The contact answered one of its mails.
+    pub(crate) replied: bool,
+    /// The event that ends it was recorded since it began.
+    pub(crate) ended_by_event: bool,
+}
+
 /// Why an enrollment of this contact ends now, if it does.
-pub(crate) fn early_exit(due: &Due, sequence: &Sequence, person: &EnrolledContact) -> Option<ExitReason> {
-    exit_reason(&person.eligibility, sequence.rules, due.opted_out_by_step)
-        .or(person.replied.then_some(ExitReason::Replied))
-        .or(person.ended_by_event.then_some(ExitReason::Event))
+pub(crate) fn early_exit(
+    eligibility: &RecipientEligibility,
+    rules: ExitRules,
+    facts: EnrollmentFacts,
+) -> Option<ExitReason> {
+    exit_reason(eligibility, rules, facts.opted_out_by_step)
+        .or(facts.replied.then_some(ExitReason::Replied))
+        .or(facts.ended_by_event.then_some(ExitReason::Event))
 }
 
 /// The decision about a due enrollment.
@@ -64,7 +78,12 @@ pub(crate) fn next_move<'a>(
     if sequence.status == SequenceStatus::Archived {
         return NextMove::Exit(ExitReason::SequenceArchived);
     }
-    if let Some(reason) = early_exit(due, sequence, person) {
+    let facts = EnrollmentFacts {
+        opted_out_by_step: due.opted_out_by_step,
+        replied: person.replied,
+        ended_by_event: person.ended_by_event,
+    };
+    if let Some(reason) = early_exit(&person.eligibility, sequence.rules, facts) {
         return NextMove::Exit(reason);
     }
     if sequence.status != SequenceStatus::Active || !sequence.tenant_active {

@@ -68,6 +68,18 @@ struct Triggered {
     tenant_timezone: String,
 }
 
+impl Triggered {
+    /// Between which times a date's moment starts it: after the first and not after the second. The sequence says from when on and before
+    /// when, which is a microsecond earlier.
+    fn date_window(&self, now: DateTime<Utc>) -> (DateTime<Utc>, DateTime<Utc>) {
+        let [opens, closes] =
+            [self.enroll_from, self.enroll_until].map(|at| at.map(|at| at - TimeDelta::microseconds(1)));
+        let from = [self.activated_at, opens].into_iter().flatten();
+        let from = from.chain([self.swept_at.unwrap_or(now) - LATE_MAX]).max().unwrap_or(now);
+        (from, closes.map_or(now, |closes| closes.min(now)))
+    }
+}
+
 impl Occurrences {
     /// Notes the try before the look: one whose look fails, or ends its process, keeps no other waiting. `None`: it was tried or changed
     /// since it was found due, or somebody holds its row.
@@ -149,9 +161,7 @@ struct FieldDate {
 async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<Utc>) -> sqlx::Result<()> {
     let config = serde_json::from_value::<FieldDate>(sequence.config.0.clone());
     let config = config.map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let from = [sequence.activated_at, sequence.enroll_from].into_iter().flatten();
-    let from = from.chain([sequence.swept_at.unwrap_or(now) - LATE_MAX]).max().unwrap_or(now);
-    let until = sequence.enroll_until.map_or(now, |until| until.min(now));
+    let (from, until) = sequence.date_window(now);
     let zones = sqlx::query_scalar!(
         r#"select distinct coalesce(timezone, '') as "zone!" from contacts where tenant_id = $1 and status = 'active' and fields ? $2
                and not exists (select from removed_fields where tenant_id = $1 and key = $2)"#,
@@ -271,6 +281,38 @@ mod tests {
         DateTime::parse_from_rfc3339(text).unwrap().to_utc()
     }
 
+    fn triggered(trigger_type: &str, config: Value) -> Triggered {
+        Triggered {
+            tenant_id: Uuid::nil(),
+            id: Uuid::nil(),
+            trigger_type: trigger_type.to_owned(),
+            config: Json(config),
+            activated_at: None,
+            enroll_from: None,
+            enroll_until: None,
+            swept_at: None,
+            updated_at: Utc::now(),
+            tenant_timezone: "UTC".to_owned(),
+        }
+    }
+
+    #[rstest]
+    #[case::it_opens_then("2026-05-01T09:00:00Z", "2026-05-02T00:00:00Z", &["2026-05-01"])]
+    #[case::it_closes_then("2026-04-30T12:00:00Z", "2026-05-01T09:00:00Z", &[])]
+    fn a_date_at_the_first_moment_of_the_window_counts(
+        #[case] enroll_from: &str,
+        #[case] enroll_until: &str,
+        #[case] expected: &[&str],
+    ) {
+        let nine = NaiveTime::from_hms_opt(9, 0, 0).unwrap();
+        let config = FieldDate { field: "renewal".to_owned(), offset_days: 0, yearly: false, at: nine };
+        let (enroll_from, enroll_until) = (Some(at(enroll_from)), Some(at(enroll_until)));
+        let sequence = Triggered { enroll_from, enroll_until, ..triggered("field_date", json!({})) };
+        let (from, until) = sequence.date_window(at("2026-05-01T12:00:00Z"));
+        let found = config.dates(delay::zone(None, "UTC"), from, until);
+        assert_eq!(found.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>(), expected);
+    }
+
     #[rstest]
     // On the day, at nine in the zone: not before, and not again.
     #[case("Europe/Berlin", 0, false, "2026-05-01T06:59:59Z", "2026-05-01T07:00:00Z", &["2026-05-01"])]
@@ -328,14 +370,8 @@ mod tests {
         let sequence = Triggered {
             tenant_id: tenant.id,
             id: tenant.id,
-            trigger_type: "segment_entered".to_owned(),
-            config: Json(json!({"segment_id": tenant.id})),
-            activated_at: None,
-            enroll_from: None,
-            enroll_until: None,
             swept_at: Some(Utc::now() - TimeDelta::hours(1)),
-            updated_at: Utc::now(),
-            tenant_timezone: "UTC".to_owned(),
+            ..triggered("segment_entered", json!({"segment_id": tenant.id}))
         };
         // They enter, and at the second look they are in it.
         for _ in 0..2 {

@@ -87,11 +87,10 @@ impl Sequence {
     }
 }
 
-/// Loads the sequences of these enrollments, with the steps of their versions.
-pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Sequences> {
-    let keys: BTreeSet<SequenceKey> = due.iter().map(|due| (due.tenant_id, due.sequence_id)).collect();
+/// Loads sequences, without their steps.
+pub(crate) async fn load_without_steps(db: &mut PgConnection, keys: BTreeSet<SequenceKey>) -> sqlx::Result<Sequences> {
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
-    let rows = sqlx::query_file!("queries/sequences.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    let rows = sqlx::query_file!("queries/sequences.sql", &tenants, &ids).fetch_all(db).await?;
     let mut sequences = HashMap::with_capacity(rows.len());
     for row in rows {
         let rules = ExitRules {
@@ -117,6 +116,13 @@ pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Seq
         };
         sequences.insert((row.tenant_id, row.id), sequence);
     }
+    Ok(sequences)
+}
+
+/// Loads the sequences of these enrollments, with the steps of their versions.
+pub(crate) async fn load(db: &mut PgConnection, due: &[Due]) -> sqlx::Result<Sequences> {
+    let keys = due.iter().map(|due| (due.tenant_id, due.sequence_id)).collect();
+    let mut sequences = load_without_steps(&mut *db, keys).await?;
     let versions: BTreeSet<(SequenceKey, i32)> =
         due.iter().map(|due| ((due.tenant_id, due.sequence_id), due.version)).collect();
     let (keys, versions): (Vec<SequenceKey>, Vec<i32>) = versions.into_iter().unzip();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::plans::PreparedPool;
+use runtime::{db, plans::PreparedPool};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
@@ -28,8 +28,6 @@ const STEP_MAX_SECONDS: f64 = 7.0 * 24.0 * 3_600.0;
 const BACKLOG_MAX: i64 = 5_000;
 /// The timeout of one search for facts. After a timeout the time slice is shortened.
 const SEARCH_TIMEOUT: &str = "5s";
-/// SQLSTATE of a statement that timed out.
-const QUERY_CANCELED: &str = "57014";
 
 pub(crate) struct Replays(pub PreparedPool);
 
@@ -126,7 +124,7 @@ impl Replay {
         let can_be_cut = self.step_seconds > STEP_MIN_SECONDS;
         let most = can_be_cut.then_some(SLICE_MAX as i64 + 1);
         let rows = match self.find_events(db, from, end, most).await {
-            Err(error) if can_be_cut && is_cancelled(&error) => None,
+            Err(error) if can_be_cut && db::is_timeout(&error) => None,
             rows => Some(rows?).filter(|rows| rows.len() <= SLICE_MAX || !can_be_cut),
         };
         let Some(rows) = rows else {
@@ -247,10 +245,6 @@ impl Replay {
         .await
         .map(drop)
     }
-}
-
-fn is_cancelled(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == QUERY_CANCELED)
 }
 
 #[cfg(test)]
@@ -378,8 +372,8 @@ mod tests {
              ), notice as (
                  insert into notices (tenant_id, id, type, recorded_at) values ($1, $1, 'campaign.sent', now() - interval '40 days')
              )
-             insert into webhook_events (tenant_id, product, id, type, body, created_at)
-             values ($1, 'crm', $1, 'campaign.sent', 'the first bytes', now() - interval '40 days')",
+             insert into webhook_events (tenant_id, product, id, body, created_at)
+             values ($1, 'crm', $1, 'the first bytes', now() - interval '40 days')",
         )
         .bind(tenant.id)
         .execute(&rig.pool)
@@ -415,7 +409,7 @@ mod tests {
         .await
         .unwrap();
         replay(&rig, tenant.id, "active").await;
-        let body = "insert into webhook_events (tenant_id, product, id, type, body) values ($1, 'crm', $2, 'campaign.sent', '')";
+        let body = "insert into webhook_events (tenant_id, product, id, body) values ($1, 'crm', $2, '')";
         let mut other = rig.pool.begin().await.unwrap();
         sqlx::query(body).bind(tenant.id).bind(first).execute(&mut *other).await.unwrap();
         let replays = Replays(runtime::plans::PreparedPool::new(&rig.pool, 1));

@@ -129,8 +129,8 @@ mod tests {
                      insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, status, secret)
                      values ($1, $2, 'crm', 'production', 'https://x.example/', '{email.opened}', $3, '')
                  ), e as (
-                     insert into webhook_events (tenant_id, product, id, type, body, created_at)
-                     select $1, 'crm', gen_random_uuid(), 'email.opened', '', now() - make_interval(days => $5)
+                     insert into webhook_events (tenant_id, product, id, body, created_at)
+                     select $1, 'crm', gen_random_uuid(), '', now() - make_interval(days => $5)
                      from generate_series(1, 3)
                      returning id
                  ), d as (
@@ -181,8 +181,8 @@ mod tests {
         let tenant = rig.tenant().await;
         sqlx::query(
             "with e as (
-                 insert into webhook_events (tenant_id, product, id, type, body, created_at)
-                 values ($1, 'crm', $1, 'email.opened', '', now() - interval '40 days')
+                 insert into webhook_events (tenant_id, product, id, body, created_at)
+                 values ($1, 'crm', $1, '', now() - interval '40 days')
              )
              insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, created_at)
              select $1, gen_random_uuid(), $1, 'crm', $1, 'email.opened', 'delivered', now() - interval '40 days'

@@ -13,6 +13,10 @@ use uuid::Uuid;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const RECIPIENTS: usize = 2_000;
+/// Of the campaign that is due after the backup.
+const LATER: usize = 20;
+/// The backup is begun within this time.
+const DUE_IN: chrono::Duration = chrono::Duration::seconds(10);
 
 fn run(rig: &Rig, args: &[&str]) -> Vec<Value> {
     process::lines(&process::run(&[&["--json"], args].concat(), &rig.operator_env()))
@@ -67,10 +71,15 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
     rig.start_all().await;
     let (list, addresses) = rig.list_of(RECIPIENTS, "restored", "example.com").await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello {{ first_name }}</p>").await;
+    let (later_list, later_addresses) = rig.list_of(LATER, "later", "example.com").await;
+    let later = rig.campaign(later_list, "Later", "<p>Hello {{ first_name }}</p>").await;
     // The relay takes its time until the backup is there.
     rig.sink.set_rules(json!([{"match": "all", "stage": "dot", "delay_ms": 1_000}])).await;
     rig.launch(campaign).await;
     rig.sink.wait(200, 60_000).await;
+    let later_path = format!("/v1/campaigns/{later}");
+    let due_at = (chrono::Utc::now() + DUE_IN).to_rfc3339();
+    rig.client.post(&format!("{later_path}/launch"), json!({"schedule_for": due_at})).await.expect(202);
     // The backup is of a moment in the middle …
     let dump = rig.dir().join("backup.dump");
     sh(&program("pg_dump"), &["--format=custom", "--file", dump.to_str().unwrap(), &url]);
@@ -79,6 +88,10 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
     // … and most was mailed after it.
     rig.sink.set_rules(json!([])).await;
     rig.sink.wait(RECIPIENTS as u64 - 100, 60_000).await;
+    eventually("the scheduled campaign to go out", PATIENCE, || async {
+        (rig.sink.counts(&later_addresses).await == [1; LATER]).then_some(())
+    })
+    .await;
     rig.processes.remove("all").unwrap().terminate().await;
     let mailed = rig.sink.accepted().await;
     // The relay's log, as Postfix writes it: our Message-ID when it reads a mail's header, then that the mail is in the queue, and what
@@ -108,6 +121,8 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
     db.execute(sqlx::AssertSqlSafe(format!("create database \"{name}\""))).await.unwrap();
     sh(&program("pg_restore"), &["--no-owner", "--dbname", &url, dump.to_str().unwrap()]);
     rig.pool = sqlx::PgPool::connect(&url).await.unwrap();
+    // Else the bus drops the announcement of the launch, which has the number of the one in the gap.
+    sqlx::query("update requests set announcements = 1 where state = 'accepted'").execute(&rig.pool).await.unwrap();
 
     rig.start_all().await;
     let status = eventually("the ledger to be held", PATIENCE, || async {
@@ -115,7 +130,9 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
     })
     .await;
     assert_eq!(status["held_by"], "engine", "{status}");
-    assert!(status["campaigns"][0]["open"].as_i64().unwrap() > 0, "{status}");
+    let (not_begun, running) = (&status["campaigns"][0], &status["campaigns"][1]);
+    assert_eq!((&not_begun["campaign"], &not_begun["begun"]), (&json!(later), &json!(false)), "{status}");
+    assert!(running["open"].as_i64().unwrap() > 0, "{status}");
     // Everything before the last gate works on; a full turn of it, and nothing leaves.
     eventually("work to stand before delivery", PATIENCE, || async {
         let streams = run(&rig, &["streams", "report"]);
@@ -124,6 +141,12 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
         waiting.find(|reader| reader["pending"].as_u64() > Some(0))
     })
     .await;
+    let batches: i64 = sqlx::query_scalar("select count(*) from batches where campaign_id = $1")
+        .bind(later)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(batches, 0);
     assert_eq!(rig.sink.accepted().await, mailed);
     let health = &lines_of_failing(&rig, &["health"])[0];
     assert_eq!(health["overall"], "crit", "{health}");
@@ -133,9 +156,14 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
     assert_eq!(reconciled["read"].as_u64(), Some(mailed), "{reconciled}");
     assert!(reconciled["marked"].as_u64() > Some(0), "{reconciled}");
     rig.books_balance().await;
+    // The log has its mail under ids that are gone.
+    run(&rig, &["pause", "campaign", &later.to_string(), "--reason", "mailed in the gap"]);
+    rig.client.patch(&later_path, json!({"status": "cancelled"})).await.expect(200);
     run(&rig, &["restore", "release", "--reason", "the relay's log was read in"]);
     rig.status(campaign, "sent", PATIENCE).await;
+    rig.status(later, "cancelled", PATIENCE).await;
     assert_eq!(rig.sink.counts(&addresses).await, vec![1; RECIPIENTS]);
+    assert_eq!(rig.sink.counts(&later_addresses).await, vec![1; LATER]);
     rig.books_balance().await;
     // Another start finds nothing wrong with it.
     rig.processes.remove("all").unwrap().terminate().await;

@@ -99,6 +99,8 @@ pub(super) async fn performance(db: &mut PgConnection, tenant: Uuid, given: Valu
         ("open", row.open),
     ]);
     let sent = &states["sent"];
+    // Those refused at once are among the bounced.
+    let attempted = small_counts::attempted(sent, &states["failed"]);
     let fact = |number| part_of(number, sent, sent);
     let (delivered, opened, clicked) = (fact(row.delivered), fact(row.opened), fact(row.clicked));
     let confirmed = part_of(row.confirmed, &delivered["count"], sent);
@@ -112,7 +114,7 @@ pub(super) async fn performance(db: &mut PgConnection, tenant: Uuid, given: Valu
         "facts": {
             "delivered": delivered,
             "delivered_confirmed": confirmed,
-            "bounced": fact(row.bounced),
+            "bounced": part_of(row.bounced, &attempted, &attempted),
             "complained": fact(row.complained),
             "unsubscribed": fact(row.unsubscribed),
             "opened": opened,
@@ -120,14 +122,14 @@ pub(super) async fn performance(db: &mut PgConnection, tenant: Uuid, given: Valu
             "clicked": clicked,
             "clicked_human": clicked_human,
         },
-        "note": "rates are of those sent; opens are inflated by mail programs that fetch pictures, clicks are the better sign",
+        "note": "rates are of those sent, that of the bounced of sent and failed; opens are inflated by mail programs that fetch pictures, clicks are the better sign",
     }))
 }
 
-/// A count that is a part of a shown one, and its rate of those sent.
-fn part_of(number: i64, whole: &Value, sent: &Value) -> Value {
+/// A count that is a part of a shown one, and its rate of another.
+fn part_of(number: i64, whole: &Value, rate_of: &Value) -> Value {
     let count = small_counts::share(number, whole);
-    let rate = if count.is_number() { small_counts::rate(number, sent) } else { Value::Null };
+    let rate = if count.is_number() { small_counts::rate(number, rate_of) } else { Value::Null };
     json!({"count": count, "rate": rate})
 }
 

@@ -52,13 +52,16 @@ pub(super) async fn deliverability(db: &mut PgConnection, tenant: Uuid, given: V
     .await?;
     let number = |event: &str| rows.iter().find(|row| row.event == event).map_or(0, |row| row.count);
     let sent = &small_counts::count(number("sent"));
+    // Those refused at once are among the bounced.
+    let attempted = &small_counts::attempted(sent, &small_counts::count(number("failed")));
     let counts: Map<String, Value> = EVENTS
         .iter()
         .map(|event| {
             let shown = match *event {
                 // The confirmed ones are among the delivered.
                 "confirmed" => small_counts::share(number(event), &small_counts::share(number("delivered"), sent)),
-                "delivered" | "bounced" | "complained" | "unsubscribed" => small_counts::share(number(event), sent),
+                "bounced" => small_counts::share(number(event), attempted),
+                "delivered" | "complained" | "unsubscribed" => small_counts::share(number(event), sent),
                 _ => small_counts::count(number(event)),
             };
             // As reports call it.
@@ -79,7 +82,7 @@ pub(super) async fn deliverability(db: &mut PgConnection, tenant: Uuid, given: V
         "days": days,
         "counts": counts,
         "rates": {
-            "bounced": small_counts::rate(number("bounced"), sent),
+            "bounced": small_counts::rate(number("bounced"), attempted),
             "complained": small_counts::rate(number("complained"), sent),
             "unsubscribed": small_counts::rate(number("unsubscribed"), sent),
         },
@@ -117,7 +120,7 @@ pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid, given: Val
     let SuppressionArguments {} = arguments(given)?;
     let rows = sqlx::query!(
         r#"select reason, scope, count(*) as "count!"
-           from suppressions where tenant_id = $1 and (expires_at is null or expires_at > now())
+           from suppressions where tenant_id = $1 and is_in_force(expires_at)
            group by reason, scope"#,
         tenant,
     )

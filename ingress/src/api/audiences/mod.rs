@@ -254,8 +254,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
         .fetch_optional(ctx.db())
         .await?;
     let before = find(ctx).await?;
-    let text =
-        |patch: &Patch<String>, before: &Option<String>| patch.clone().into_option().unwrap_or_else(|| before.clone());
+    let text = |patch: &Patch<String>, before: &Option<String>| patch.clone().applied_to(before.clone());
     let name = body.name.unwrap_or_else(|| before.name.clone());
     let description = text(&body.description, &before.description);
     let public_name = text(&body.public_name, &before.public_name);

@@ -228,28 +228,27 @@ impl CampaignRequest {
         let rules = Rules::validate(&mut faults, &mut body, before, is_copy, Utc::now());
         // What it says already, when the request does not touch that.
         let content_id = before.filter(|_| !is_copy && !body.has_content()).map(|row| row.content_id);
-        let id = |given: Patch<Id>, old: Option<Uuid>| given.into_option().map_or(old, |id| id.map(|id| id.0));
+        let id = |given: Patch<Id>, old: Option<Uuid>| given.applied_to(old.map(Id)).map(|id| id.0);
 
-        let name = body.name.into_option().unwrap_or_else(|| before.map(|row| row.name.clone()));
-        let name = faults.name("name", name);
+        let name = faults.name("name", body.name.applied_to(before.map(|row| row.name.clone())));
         let sender = id(body.sender_profile_id, before.map(|row| row.sender_profile_id));
         let sender = faults.required("sender_profile_id", sender);
         let said = before.map(|row| row.content.0.clone()).unwrap_or_default();
         let (body_html, mjml) = either_body((said.body.body_html, said.body.mjml), body.body_html, body.mjml);
         let content = CampaignContent {
             template_id: id(body.template_id, said.template_id),
-            subject: body.subject.into_option().unwrap_or(said.subject),
-            preheader: body.preheader.into_option().unwrap_or(said.preheader),
+            subject: body.subject.applied_to(said.subject),
+            preheader: body.preheader.applied_to(said.preheader),
             body: OwnBody {
                 body_html,
                 mjml,
-                body_text: body.body_text.into_option().unwrap_or(said.body.body_text),
-                layout: body.layout.into_option().unwrap_or(said.body.layout),
+                body_text: body.body_text.applied_to(said.body.body_text),
+                layout: body.layout.applied_to(said.body.layout),
             },
         };
         content.check(&mut faults, "", false);
 
-        let mode = body.audience_mode.into_option().unwrap_or_else(|| before.map(|row| row.audience_mode.clone()));
+        let mode = body.audience_mode.applied_to(before.map(|row| row.audience_mode.clone()));
         let audience_mode = faults.required("audience_mode", mode).unwrap_or_default();
         let list_id = id(body.list_id, before.and_then(|row| row.list_id));
         let segment_id = id(body.segment_id, before.and_then(|row| row.segment_id));
@@ -272,22 +271,19 @@ impl CampaignRequest {
         let is_each_once = tag_ids.windows(2).all(|pair| pair[0] != pair[1]);
         faults.require(is_each_once, "tag_ids", "duplicate", "names a tag twice");
 
-        let goal = body.campaign_goal.into_option();
-        let campaign_goal = goal.unwrap_or_else(|| before.and_then(|row| row.campaign_goal.clone()));
+        let campaign_goal = body.campaign_goal.applied_to(before.and_then(|row| row.campaign_goal.clone()));
         if let Some(goal) = &campaign_goal {
             faults.one_of("campaign_goal", goal, &GOALS);
         }
-        let urgency = body.urgency.into_option().unwrap_or_else(|| before.map(|row| row.urgency.clone()));
+        let urgency = body.urgency.applied_to(before.map(|row| row.urgency.clone()));
         let urgency = urgency.unwrap_or_else(|| Urgency::Normal.as_str().to_owned());
         faults.one_of("urgency", &urgency, Urgency::NAMES);
-        let purpose = body.message_purpose.into_option();
+        let purpose = body.message_purpose.applied_to(before.map(|row| row.message_purpose.clone()));
         let purpose = purpose
-            .unwrap_or_else(|| before.map(|row| row.message_purpose.clone()))
-            .and_then(|text| faults.word("message_purpose", &text, MessagePurpose::ALL, MessagePurpose::as_str));
-        let purpose = purpose.unwrap_or(MessagePurpose::MarketingCampaign);
+            .and_then(|text| faults.word("message_purpose", &text, MessagePurpose::ALL, MessagePurpose::as_str))
+            .unwrap_or(MessagePurpose::MarketingCampaign);
         let classification = purpose.classification();
-        let reason = body.audience_reason.into_option();
-        let audience_reason = reason.unwrap_or_else(|| before.and_then(|row| row.audience_reason.clone()));
+        let audience_reason = body.audience_reason.applied_to(before.and_then(|row| row.audience_reason.clone()));
         check_reason(&mut faults, classification, audience_reason.as_deref());
         faults.finish()?;
         Ok(CampaignDraft {

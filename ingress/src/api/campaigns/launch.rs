@@ -6,11 +6,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use ledger::audience::{AudienceCount, AudienceSelector, CountedCampaign};
 use ledger::frequency::Urgency;
+use ledger::requests::{self, RequestRow};
 use schemars::JsonSchema;
 use schemas::{
     CampaignStatus, Environment, MessageKind, OnMiss, RequestAnnounced, RequestKind, SkipReason,
     messages::CampaignLaunchPayload, subjects,
 };
+use segments::SegmentError;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
@@ -23,10 +25,7 @@ use super::{
     store,
 };
 use crate::{
-    api::{
-        requests::{self, store::RequestRow},
-        senders::store as senders,
-    },
+    api::senders::store as senders,
     pipeline::{
         ApiReply, RequestContext,
         error::ApiError,
@@ -180,9 +179,20 @@ async fn prepare(
         split: &row.split(),
         by_zone: schedule.local.is_some() || times.quiet.is_some_and(|(_, by_contact)| by_contact),
     };
-    let count = ledger::audience::count_for(ctx.db(), tenant, &selector, campaign).await?;
+    let count = ledger::audience::count_for(ctx.db(), tenant, &selector, campaign).await.map_err(count_fault)?;
     check(&count, digest.as_deref())?;
     Ok(Launch { row, selector, schedule, digest, count, times, content_id, variant_contents, sample })
+}
+
+/// An audience whose count ran into the time limit may do so each time: the bus does not repeat it without end.
+fn count_fault(error: sqlx::Error) -> ApiError {
+    let is_timeout = runtime::db::is_timeout(&error);
+    let answer = ApiError::from(error);
+    if is_timeout {
+        let detail = "the audience could not be counted in time; a segment with fewer conditions is quicker";
+        return ApiError { code: "audience_too_slow".into(), ..answer }.detail(detail);
+    }
+    answer
 }
 
 impl Launch {
@@ -275,7 +285,11 @@ fn audience_changed() -> ApiError {
 async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), ApiError> {
     let (tenant, id, caller) = (ctx.tenant, launch.row.id, Arc::clone(&ctx.caller));
     if launch.digest.is_some() {
-        let pinned = ledger::audience::pin(ctx.db(), tenant, &launch.selector, id).await?;
+        let pinned = ledger::audience::pin(ctx.db(), tenant, &launch.selector, id).await;
+        let pinned = pinned.map_err(|error| match error {
+            SegmentError::Store(error) => count_fault(error),
+            error => error.into(),
+        })?;
         // Counted and pinned in two statements: the audience may have changed in between.
         if pinned != launch.count.members {
             return Err(audience_changed());
@@ -292,7 +306,7 @@ async fn commit_to_it(ctx: &mut RequestContext, launch: Launch) -> Result<(), Ap
     let payload = CampaignLaunchPayload { campaign_id: id, digest: launch.digest };
     let (request_id, kind, due_at) = (schemas::new_id(), RequestKind::CampaignLaunch, launch.schedule.due);
     let row = RequestRow { id: request_id, payload: &payload, options: None, due_at };
-    requests::store::insert(ctx.db(), tenant, &caller, kind, &[row], false).await?;
+    requests::insert(ctx.db(), &caller.requester(tenant), kind, &[row], false).await?;
     runtime::trace::keep(ctx.db(), tenant, request_id).await?;
     ctx.audit("campaign.launch", &id.to_string(), json!({"request_id": request_id})).await?;
     if due_at.is_none() {

@@ -197,7 +197,8 @@ pub(crate) fn routes() -> Routes {
                     "window_missed",
                 ],
             )
-            .refuses(429, &["send_quota_exceeded"]),
+            .refuses(429, &["send_quota_exceeded"])
+            .refuses(503, &["audience_too_slow"]),
         )
         .post(
             "/v1/campaigns/{id}/retry_failed",

@@ -159,13 +159,14 @@ pub(crate) async fn empty_replaced_contents(
     before: &[Uuid],
 ) -> sqlx::Result<()> {
     sqlx::query!(
-        "update contents n set subject = '', preheader = null, body_html = '', body_text = null, variables = '{}'
-         where n.tenant_id = $1 and n.id = any ($3)
-           and not exists (select from campaigns c where c.tenant_id = $1 and c.id = $2 and c.content_id = n.id)
-           and not exists (select from campaign_variants v
-                           where v.tenant_id = $1 and v.campaign_id = $2 and v.content_id = n.id)
-           and not exists (select from template_versions t where t.tenant_id = $1 and t.content_id = n.id)
-           and not exists (select from batches b where b.tenant_id = $1 and b.campaign_id = $2)",
+        "select empty_contents($1, array(
+             select n.id from contents n
+             where n.tenant_id = $1 and n.id = any ($3)
+               and not exists (select from campaigns c where c.tenant_id = $1 and c.id = $2 and c.content_id = n.id)
+               and not exists (select from campaign_variants v
+                               where v.tenant_id = $1 and v.campaign_id = $2 and v.content_id = n.id)
+               and not exists (select from template_versions t where t.tenant_id = $1 and t.content_id = n.id)
+               and not exists (select from batches b where b.tenant_id = $1 and b.campaign_id = $2)))",
         tenant,
         campaign,
         before,

@@ -184,11 +184,11 @@ impl ChangeConnection {
         }
         let old = before.settings.clone();
         let settings = ConnectionSettings {
-            region: patched(self.region, old.region),
-            domain: patched(self.domain, old.domain),
-            stream: patched(self.stream, old.stream),
-            configuration_set: patched(self.configuration_set, old.configuration_set),
-            max_per_second: patched(self.max_per_second, old.max_per_second),
+            region: self.region.applied_to(old.region),
+            domain: self.domain.applied_to(old.domain),
+            stream: self.stream.applied_to(old.stream),
+            configuration_set: self.configuration_set.applied_to(old.configuration_set),
+            max_per_second: self.max_per_second.applied_to(old.max_per_second),
             base_url: old.base_url,
         };
         let secret = self.secret.map(SecretString::from);
@@ -206,10 +206,6 @@ impl ChangeConnection {
         let status = self.status.unwrap_or_else(|| before.status.clone());
         Ok(WantedConnection { name, status, settings, secret, hook })
     }
-}
-
-fn patched<T>(patch: Patch<T>, before: Option<T>) -> Option<T> {
-    patch.into_option().unwrap_or(before)
 }
 
 fn check_lines(faults: &mut Faults, settings: &ConnectionSettings) {

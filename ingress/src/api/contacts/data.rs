@@ -17,7 +17,11 @@ use super::{
 };
 use crate::{
     api::exports::{self, StreamSlice, format::write_line},
-    pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::Time},
+    pipeline::{
+        ApiReply, NoParameters, RequestContext,
+        error::ApiError,
+        page::{OptionalTime, Time},
+    },
 };
 
 /// In the audit log: what is held about a person was read.
@@ -52,6 +56,8 @@ struct DataSuppression {
     source: String,
     note: Option<String>,
     created_at: Time,
+    /// Since then it stops no mail.
+    expires_at: OptionalTime,
 }
 
 /// A topic that the person left on the preferences page.
@@ -170,7 +176,7 @@ async fn read_head(ctx: &mut RequestContext, id: Uuid) -> Result<(ContactDataHea
     let addresses: Vec<String> = merged_addresses.iter().cloned().chain([contact.email.clone()]).collect();
     let suppressions = sqlx::query_as!(
         DataSuppression,
-        "select address as email, reason, scope, source, note, created_at from suppressions
+        "select address as email, reason, scope, source, note, created_at, expires_at from suppressions
          where tenant_id = $1 and address = any ($2) order by address, reason",
         tenant,
         &addresses,

@@ -65,19 +65,19 @@ pub(super) async fn erase(
         .await?;
     ledger::confirmations::erase(&mut *db, tenant, contact, erased).await?;
     // Accepted requests that are not handled yet are taken back, and the contact's copies of others': handled after this, they would make
-    // the contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are known by theirs. Served
-    // by the indexes over the addresses.
+    // the contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are known by theirs.
     sqlx::query!(
         "update requests set state = 'rejected', outcome = 'contact_erased', handled_at = now(), announce_after = null
-         where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and state = 'accepted'",
+         where tenant_id = $1 and id in (select requests_to($1, array[$2::text])) and state = 'accepted'",
         tenant,
         address,
     )
     .execute(&mut *db)
     .await?;
+    // Rejected ones as well: no send leads to their copies, `/v1/sends` shows them, and a requeue takes them up again.
     sqlx::query!(
         r#"update requests r set options = without_copy(r.options, $2, $3)
-           where r.tenant_id = $1 and r.state = 'accepted' and r.options ? 'copies'
+           where r.tenant_id = $1 and r.state <> 'handled' and r.options ? 'copies'
              and r.options -> 'copies' @> jsonb_build_array(jsonb_build_object('address', $2::text))"#,
         tenant,
         address,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Datelike, SecondsFormat, TimeDelta, Utc};
+use chrono::{DateTime, Datelike, SecondsFormat, Utc};
 use schemars::JsonSchema;
 use schemas::{MarketingStatus, action::CONTACT_TEXT_MAX_CHARS, messages::ContactDetails, parse_id};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::{
         Faults, GivenTime, Patch,
         error::ApiError,
         types::{Email, Name, Words},
-        validate::AUDIENCE_NAME_MAX,
+        validate::{AHEAD_MAX, AUDIENCE_NAME_MAX},
     },
 };
 
@@ -31,8 +31,6 @@ const IP_MAX_CHARS: usize = 45;
 const LOCALE_PATTERN: &str = "^[A-Za-z]{2,3}([_-][A-Za-z0-9]{2,8})*$";
 /// The first year in which a contact may have agreed.
 const FIRST_YEAR: i32 = 1900;
-/// How far ahead of us a caller's clock may be.
-const AHEAD_MAX: TimeDelta = TimeDelta::minutes(5);
 
 /// Sources of contacts that the engine makes for mail (`is_known_from_mail` in the migrations). Nothing was said of these yet, so the
 /// next marketing mail of a product subscribes them: a product that wrote such a source would make its own `pending` a consent.

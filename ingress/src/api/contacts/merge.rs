@@ -1,11 +1,12 @@
 //! `POST /v1/contacts/{id}/merge`: two contacts that are one person become one. The merged contact keeps its row and its address, so that
-//! its history stays readable, and its id leads to the survivor. It is out of every audience; mail that the person asked for still
-//! reaches its address.
+//! its history stays readable, and its id leads to the survivor. It is out of every audience, and campaign mail that is owed to it goes to
+//! the survivor; mail that the person asked for still reaches its address.
 
 use ledger::{
-    confirmations,
+    confirmations, merged_mail,
     suppressions::{self, NewSuppression, SuppressionReason},
 };
+use runtime::db::WAIT_BRIEFLY;
 use schemars::JsonSchema;
 use schemas::action::SuppressionScope;
 use serde::Deserialize;
@@ -56,7 +57,19 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     }
     // The survivor takes its place in lists and tags: it does not join them, and no sequence starts by that.
     sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
-    // Enrollments are locked before contacts, as everywhere: a step that is being taken is waited for.
+    // Campaigns and enrollments are locked before contacts, as everywhere: a launch that is being written and a step that is being taken are
+    // waited for.
+    let campaigns = merged_mail::lock_owing_campaigns(ctx.db(), tenant, merged).await?;
+    if !campaigns.is_empty() {
+        // Its mail would leave under new ids, and may have been sent before a restore.
+        let is_held = sqlx::query_scalar!(r#"select held_at is not null as "held!" from ledger"#);
+        if is_held.fetch_one(ctx.db()).await? {
+            let detail = "the ledger is paused after a restore: merge again when it is released";
+            return Err(ApiError::unavailable().detail(detail));
+        }
+        // A pause waits for them: they are not held for as long as an import holds a contact.
+        sqlx::raw_sql(WAIT_BRIEFLY).execute(ctx.db()).await?;
+    }
     sqlx::query!(
         "select from enrollments where tenant_id = $1 and contact_id = any ($2) and status in ('active', 'paused')
          order by id for update",
@@ -73,10 +86,14 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
         }
         return ApiReply::single(record::one(ctx.db(), tenant, survivor).await?);
     };
+    if merged_mail::is_being_sent(ctx.db(), tenant, merged, &campaigns).await? {
+        return Err(ApiError::unavailable().detail("mail to the contact is under way: merge again in a moment"));
+    }
     let (columns, fields) = (taken_columns(&kept, &gone), missing_fields(&kept, &gone));
     move_memberships(ctx.db(), tenant, survivor, merged).await?;
     move_facts(ctx.db(), tenant, survivor, merged).await?;
     move_enrollments(ctx.db(), tenant, survivor, merged).await?;
+    merged_mail::transfer_owed(ctx.db(), tenant, (merged, survivor), &campaigns).await?;
     // The contact is a part of the survivor, with those that were merged into it before. An `external_id` that the survivor does not take
     // stays with the contact, and leads to the survivor.
     sqlx::query!(
@@ -198,6 +215,16 @@ async fn move_memberships(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, m
     )
     .execute(&mut *db)
     .await?;
+    // Held: one that is removed meanwhile takes no members.
+    sqlx::query!(
+        "select from audiences a
+         where a.tenant_id = $1 and a.id in (select m.audience_id from audience_members m where m.tenant_id = $1 and m.contact_id = $2)
+         order by a.id for key share",
+        tenant,
+        merged,
+    )
+    .execute(&mut *db)
+    .await?;
     sqlx::query!(
         "with moved as (delete from audience_members where tenant_id = $1 and contact_id = $3 returning audience_id)
          insert into audience_members (tenant_id, audience_id, contact_id)
@@ -267,6 +294,10 @@ async fn move_enrollments(db: &mut PgConnection, tenant: Uuid, survivor: Uuid, m
            and not exists (
                select from enrollments o
                where o.tenant_id = $1 and o.sequence_id = e.sequence_id
+                 and o.contact_id in (select $2::uuid union all select id from contacts where tenant_id = $1 and merged_into = $2))
+           and not exists (
+               select from past_enrollments o
+               where o.tenant_id = $1 and o.sequence_id = e.sequence_id
                  and o.contact_id in (select $2::uuid union all select id from contacts where tenant_id = $1 and merged_into = $2))",
         tenant,
         survivor,
@@ -292,7 +323,7 @@ async fn copy_suppressions(db: &mut PgConnection, tenant: Uuid, from: &str, to: 
     let rows = sqlx::query!(
         "select reason, scope, source, note, send_id, expires_at from suppressions
          where tenant_id = $1 and address = $2 and reason in ('unsubscribe', 'complaint', 'manual', 'import')
-           and (expires_at is null or expires_at > now())",
+           and is_in_force(expires_at)",
         tenant,
         from,
     )

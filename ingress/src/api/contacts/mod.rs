@@ -45,7 +45,7 @@ pub(crate) use input::{
     EXTERNAL_ID_MAX_CHARS, check_consent_time, check_details, check_source, is_locale, is_timezone,
 };
 pub(crate) use named::{ContactNames, NamedContact};
-pub(crate) use store::{LOOKUPS_MAX, ensure_audiences, external_id_race};
+pub(crate) use store::{LOOKUPS_MAX, external_id_race, hold_or_create_audiences};
 
 const SEARCH_MAX_CHARS: usize = 200;
 /// Why a contact cannot have both the address and the `external_id` that are given.
@@ -333,9 +333,10 @@ struct ContactRemoved {
 async fn remove(ctx: &mut RequestContext, body: RemoveContact) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, store::survivor_of_path(ctx).await?);
     if body.erase {
-        // With those that were merged into it, in the order of their ids, as every writer locks that needs several.
+        // With those that were merged into it, in the order of their ids, as every writer locks that needs several. Against those, too, that
+        // hold a contact by its key: the address changes.
         sqlx::query!(
-            "select from contacts where tenant_id = $1 and (id = $2 or merged_into = $2) order by id for no key update",
+            "select from contacts where tenant_id = $1 and (id = $2 or merged_into = $2) order by id for update",
             tenant,
             id,
         )

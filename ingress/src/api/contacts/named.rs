@@ -5,6 +5,7 @@ use std::{
     fmt,
 };
 
+use runtime::db::WAIT_BRIEFLY;
 use schemas::{Address, parse_id};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -154,6 +155,9 @@ pub(crate) async fn hold(
     for _ in 0..LOOKUPS_MAX {
         let found = find(&mut *db, tenant, names).await?;
         let ids: HashSet<Uuid> = found.0.values().map(|contact| contact.id).collect();
+        if ids.is_empty() {
+            return Ok(found);
+        }
         let held = sqlx::query!(
             "select from contacts where tenant_id = $1 and id = any ($2) and status in ('active', 'archived')
              order by id for key share",
@@ -175,9 +179,31 @@ pub(crate) async fn find_addresses(
     tenant: Uuid,
     names: &[&NamedContact],
 ) -> sqlx::Result<FoundContacts> {
-    let unknown: Vec<&NamedContact> =
-        names.iter().copied().filter(|name| !matches!(name, NamedContact::Address(_))).collect();
-    find(db, tenant, &unknown).await
+    find(db, tenant, &not_addresses(names)).await
+}
+
+fn not_addresses<'a>(names: &[&'a NamedContact]) -> Vec<&'a NamedContact> {
+    names.iter().copied().filter(|name| !matches!(name, NamedContact::Address(_))).collect()
+}
+
+/// The addresses of the contacts with these names, for what makes the contact of an address that has none: those that are named otherwise
+/// are held, so that none of them is erased, and then made anew. Waits for a second at most: a merge that holds one may wait for an import.
+///
+/// # Errors
+/// 503 when they are merged each time before they are held, or held by another for longer.
+pub(crate) async fn hold_addresses(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    names: &[&NamedContact],
+) -> Result<FoundContacts, ApiError> {
+    let names = not_addresses(names);
+    if names.is_empty() {
+        return Ok(FoundContacts::default());
+    }
+    sqlx::raw_sql(WAIT_BRIEFLY).execute(&mut *db).await?;
+    let found = hold(&mut *db, tenant, &names).await?;
+    sqlx::raw_sql("set local lock_timeout to default").execute(db).await?;
+    Ok(found)
 }
 
 /// The address of the contact with this name.

@@ -1,6 +1,6 @@
 //! Contacts in Postgres.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use schemars::JsonSchema;
 use schemas::{MarketingStatus, new_id};
@@ -68,29 +68,60 @@ pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
     Ok(rows.fetch_all(db).await?.into_iter().map(|row| (row.id, row.address)).collect())
 }
 
-/// Creates the lists or tags that do not exist.
-pub(crate) async fn ensure_audiences(
+/// The lists or tags with these names, which are made if they do not exist, and held against a removal and another name until the end of the
+/// transaction.
+///
+/// # Errors
+/// 503 when they are removed each time before they are held.
+pub(crate) async fn hold_or_create_audiences(
     db: &mut PgConnection,
     tenant: Uuid,
     kind: AudienceKind,
     names: &[String],
-) -> sqlx::Result<()> {
+) -> Result<HashMap<String, Uuid>, ApiError> {
     let mut names: Vec<String> = names.to_vec();
     names.sort_unstable();
     names.dedup();
-    let ids: Vec<Uuid> = names.iter().map(|_| new_id()).collect();
-    sqlx::query!(
-        "insert into audiences (tenant_id, id, kind, name)
-         select $1, new.id, $2, new.name from unnest($3::uuid[], $4::text[]) as new (id, name) order by new.name
-         on conflict (tenant_id, kind, name) where deleted_at is null do nothing",
+    for _ in 0..LOOKUPS_MAX {
+        // Before the others are made: one that is given a name of these meanwhile waits for them, and must not be waited for.
+        let held = hold_named(&mut *db, tenant, kind, &names).await?;
+        if held.len() == names.len() {
+            return Ok(held);
+        }
+        let ids: Vec<Uuid> = names.iter().map(|_| new_id()).collect();
+        sqlx::query!(
+            "insert into audiences (tenant_id, id, kind, name)
+             select $1, new.id, $2, new.name from unnest($3::uuid[], $4::text[]) as new (id, name) order by new.name
+             on conflict (tenant_id, kind, name) where deleted_at is null do nothing",
+            tenant,
+            kind.as_str(),
+            &ids,
+            &names,
+        )
+        .execute(&mut *db)
+        .await?;
+    }
+    let held = hold_named(db, tenant, kind, &names).await?;
+    if held.len() == names.len() { Ok(held) } else { Err(ApiError::unavailable()) }
+}
+
+/// Those of the lists or tags with these names that there are, held.
+async fn hold_named(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    kind: AudienceKind,
+    names: &[String],
+) -> sqlx::Result<HashMap<String, Uuid>> {
+    let held = sqlx::query!(
+        "select id, name from audiences where tenant_id = $1 and kind = $2 and name = any ($3) and deleted_at is null
+         order by id for share",
         tenant,
         kind.as_str(),
-        &ids,
-        &names,
+        names,
     )
-    .execute(db)
-    .await
-    .map(drop)
+    .fetch_all(db)
+    .await?;
+    Ok(held.into_iter().map(|row| (row.name, row.id)).collect())
 }
 
 /// How often a name is looked up that leads elsewhere each time: what waits for a contact's lock may have waited for its merge.

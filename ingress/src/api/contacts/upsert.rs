@@ -191,7 +191,7 @@ async fn join(
     wanted: &[Result<WantedContact, ApiError>],
     actions: &[Result<UpsertAction, ApiError>],
     created: &HashSet<Uuid>,
-) -> sqlx::Result<HashSet<Uuid>> {
+) -> Result<HashSet<Uuid>, ApiError> {
     let joins = |action: &UpsertAction| match action {
         UpsertAction::Create { .. } => true,
         UpsertAction::Update { id, joins, .. } => *joins || created.contains(id),
@@ -214,14 +214,8 @@ async fn join(
         if names.is_empty() {
             continue;
         }
-        store::ensure_audiences(&mut *db, tenant, kind, &names).await?;
-        let rows = sqlx::query!(
-            "select id, name from audiences where tenant_id = $1 and kind = $2 and name = any ($3) and deleted_at is null",
-            tenant,
-            kind.as_str(),
-            &names,
-        );
-        ids.extend(rows.fetch_all(&mut *db).await?.into_iter().map(|row| ((kind.as_str(), row.name), row.id)));
+        let held = store::hold_or_create_audiences(&mut *db, tenant, kind, &names).await?;
+        ids.extend(held.into_iter().map(|(name, id)| ((kind.as_str(), name), id)));
     }
     let audience = |kind: AudienceKind, name: &str| {
         parse_id(name).ok().or_else(|| ids.get(&(kind.as_str(), name.to_owned())).copied())

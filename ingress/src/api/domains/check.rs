@@ -54,6 +54,14 @@ pub(super) struct DomainChecked {
     dns_records: Vec<RecordView>,
 }
 
+impl DomainChecked {
+    /// What the last check found.
+    fn stored(ingress: &Ingress, row: &DomainRow) -> Self {
+        let dns_records = records::view(row, &ingress.settings.domain_targets.settings());
+        Self { domain_id: row.id, status: row.status, dns_records }
+    }
+}
+
 pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
     let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
@@ -61,28 +69,30 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
         return Err(ApiError::conflict("domain_missing_provider_record"));
     }
     let rechecks = ctx.ingress.settings.rechecks;
-    let (results, again) = match ctx.caller.environment {
-        Environment::Sandbox => (pretend(&row, wanted(&ctx.ingress, &row)), None),
+    let (answers, again) = match ctx.caller.environment {
+        Environment::Sandbox => {
+            (DnsAnswers { asked_at: Utc::now(), records: pretend(&row, wanted(&ctx.ingress, &row)) }, None)
+        }
         Environment::Production if is_fresh(row.last_checked_at, Utc::now(), rechecks.domain_check_fresh) => {
-            let dns_records = records::view(&row, &ctx.ingress.settings.domain_targets.settings());
-            return ApiReply::ok(&DomainChecked { domain_id: id, status: row.status, dns_records });
+            return ApiReply::ok(&DomainChecked::stored(&ctx.ingress, &row));
         }
         Environment::Production => {
-            let (ingress, asked) = (Arc::clone(&ctx.ingress), row.clone());
+            let ingress = Arc::clone(&ctx.ingress);
             let answer = async move {
                 let _permits = take_permits(tenant).await?;
-                Ok::<_, ApiError>(ask(&ingress, &asked).await)
+                Ok::<_, ApiError>(ask(&ingress, &row).await)
             };
             (ctx.wait_without_connection("dns".to_owned(), answer)??, Some(rechecks))
         }
     };
-    match apply_check(ctx.db(), tenant, &row, &results, again).await? {
+    match apply_check(ctx.db(), tenant, id, &answers, again).await? {
         CheckOutcome::Recorded { from, to, records } => {
             if from != to {
                 ctx.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
             }
             ApiReply::ok(&DomainChecked { domain_id: id, status: to, dns_records: records })
         }
+        CheckOutcome::Outdated(row) => ApiReply::ok(&DomainChecked::stored(&ctx.ingress, &row)),
         CheckOutcome::ProvenElsewhere => Err(ApiError::conflict("domain_claimed_by_another_tenant")),
         CheckOutcome::Gone => Err(ApiError::not_found("domain")),
     }
@@ -92,6 +102,16 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
 /// since then.
 fn is_fresh(last_checked_at: Option<DateTime<Utc>>, now: DateTime<Utc>, fresh: Duration) -> bool {
     last_checked_at.is_some_and(|at| (now - at).abs().to_std().is_ok_and(|age| age < fresh))
+}
+
+/// When the recorded check asked the DNS.
+fn recorded_at(row: &DomainRow) -> Option<DateTime<Utc>> {
+    row.records.get(0)?.get("checked_at")?.as_str()?.parse().ok()
+}
+
+/// Whether a check that asked the DNS after this one is recorded. One from the future says nothing: the clock was set back since then.
+fn is_outdated(asked_at: DateTime<Utc>, recorded_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> bool {
+    recorded_at.is_some_and(|recorded| asked_at < recorded && recorded <= now)
 }
 
 /// Waits until the DNS may be asked for a tenant. 429 at once while another check of the tenant runs or waits, and after [`WAIT_MAX`].
@@ -114,6 +134,13 @@ pub(super) fn can_sign(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> bool
     ingress.vault.open(tenant, DKIM_PURPOSE, &row.dkim_private).is_ok()
 }
 
+/// What the DNS said of a domain's records.
+#[derive(Clone)]
+pub(super) struct DnsAnswers {
+    asked_at: DateTime<Utc>,
+    records: Vec<CheckedRecord>,
+}
+
 /// The result of a check.
 pub(super) enum CheckOutcome {
     /// It is stored.
@@ -125,6 +152,8 @@ pub(super) enum CheckOutcome {
         /// What the check saw.
         records: Vec<RecordView>,
     },
+    /// A check that asked the DNS later is recorded already, as the domain shows; nothing was recorded.
+    Outdated(Box<DomainRow>),
     /// Everything is there, but another tenant has proven the name or a domain above it; nothing was recorded.
     ProvenElsewhere,
     /// The domain is not there any more.
@@ -136,16 +165,20 @@ pub(super) enum CheckOutcome {
 pub(super) async fn apply_check(
     db: &mut PgConnection,
     tenant: Uuid,
-    row: &DomainRow,
-    results: &[CheckedRecord],
+    id: Uuid,
+    answers: &DnsAnswers,
     again: Option<Rechecks>,
 ) -> sqlx::Result<CheckOutcome> {
     // A statement of its own after the lock: what other checks have committed meanwhile is seen.
-    let Some((from, degraded_since)) = store::lock(&mut *db, tenant, row.id).await? else {
+    let Some(row) = store::lock(&mut *db, tenant, id).await? else {
         return Ok(CheckOutcome::Gone);
     };
-    let now = Utc::now();
-    let to = domains::status(from, results, degraded_since, now);
+    let (now, asked_at) = (Utc::now(), answers.asked_at);
+    if is_outdated(asked_at, recorded_at(&row), now) {
+        return Ok(CheckOutcome::Outdated(Box::new(row)));
+    }
+    let (from, degraded_since) = (row.status, row.degraded_since);
+    let to = domains::status(from, &answers.records, degraded_since, now);
     // One that sends already keeps its name, also when another tenant proves a domain above it.
     if to == DomainStatus::Verified
         && !from.may_send()
@@ -153,7 +186,8 @@ pub(super) async fn apply_check(
     {
         return Ok(CheckOutcome::ProvenElsewhere);
     }
-    let records: Vec<RecordView> = results.iter().map(|checked| RecordView::checked(checked, now)).collect();
+    let records: Vec<RecordView> =
+        answers.records.iter().map(|checked| RecordView::checked(checked, asked_at)).collect();
     let next =
         again.and_then(|rechecks| rechecks.next(to, now - row.created_at, degraded_since.map(|since| now - since)));
     let written = sqlx::query!(
@@ -169,11 +203,11 @@ pub(super) async fn apply_check(
              updated_at = now()
          where tenant_id = $1 and id = $2",
         tenant,
-        row.id,
+        id,
         to.as_str(),
         json!(records),
         next.map(|wait| now + wait),
-        second_published(results),
+        second_published(&answers.records),
     )
     .execute(db)
     .await;
@@ -202,10 +236,11 @@ fn wanted(ingress: &Ingress, row: &DomainRow) -> Vec<DnsRecord> {
 }
 
 /// Asks the DNS for every record. Takes a bounded time; what was not answered is undetermined.
-pub(super) async fn ask(ingress: &Ingress, row: &DomainRow) -> Vec<CheckedRecord> {
-    let records = wanted(ingress, row);
+pub(super) async fn ask(ingress: &Ingress, row: &DomainRow) -> DnsAnswers {
+    let (asked_at, records) = (Utc::now(), wanted(ingress, row));
     let asked = domains::verify(&row.domain, records.clone(), &ingress.resolver);
-    tokio::time::timeout(CHECK_MAX, asked).await.unwrap_or_else(|_| records.into_iter().map(unanswered).collect())
+    let answered = tokio::time::timeout(CHECK_MAX, asked).await;
+    DnsAnswers { asked_at, records: answered.unwrap_or_else(|_| records.into_iter().map(unanswered).collect()) }
 }
 
 fn unanswered(record: DnsRecord) -> CheckedRecord {
@@ -256,5 +291,16 @@ mod tests {
         let is_fresh_after = |seconds| is_fresh(Some(now - TimeDelta::seconds(seconds)), now, Duration::from_secs(5));
         assert_eq!([4, 6, -1, -3_600].map(is_fresh_after), [true, false, true, false]);
         assert!(!is_fresh(None, now, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn a_later_check_outdates_one_unless_it_is_from_the_future() {
+        let asked_at = Utc::now();
+        let is_outdated_by = |seconds| {
+            let last = asked_at + TimeDelta::seconds(seconds);
+            is_outdated(asked_at, Some(last), asked_at + TimeDelta::seconds(5))
+        };
+        assert_eq!([-1, 0, 1, 5, 6].map(is_outdated_by), [false, false, true, true, false]);
+        assert!(!is_outdated(asked_at, None, asked_at));
     }
 }

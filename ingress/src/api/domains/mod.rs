@@ -256,7 +256,7 @@ status_answer!(DomainRemoved, domain_id, "deleted");
 /// A domain without senders is removed, with its keys; its name is free again.
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
-    let (status, _) = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    let status = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?.status;
     // Removed and claimed anew it would be free of the suspension.
     if status == DomainStatus::Suspended {
         return Err(ApiError::conflict("domain_suspended").detail("the operator suspended it"));

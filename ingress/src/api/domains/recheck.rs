@@ -94,9 +94,9 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
         tracing::error!(tenant_id = %tenant, domain_id = %id, "a domain's DKIM key cannot be opened: is its master key still set?");
         return again_later(ingress, tenant, id, Some(rechecks.domain_recheck)).await;
     }
-    let results = check::ask(ingress, &row).await;
+    let answers = check::ask(ingress, &row).await;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
-    match check::apply_check(&mut tx, tenant, &row, &results, Some(rechecks)).await? {
+    match check::apply_check(&mut tx, tenant, id, &answers, Some(rechecks)).await? {
         CheckOutcome::Recorded { from, to, .. } => {
             if from != to {
                 let subject = vec![(id.to_string(), json!({"from": from, "to": to}))];
@@ -112,7 +112,7 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
             let wait = rechecks.next(DomainStatus::Pending, Utc::now() - row.created_at, None);
             again_later(ingress, tenant, id, wait).await
         }
-        CheckOutcome::Gone => tx.rollback().await,
+        CheckOutcome::Outdated(_) | CheckOutcome::Gone => tx.rollback().await,
     }
 }
 

@@ -56,21 +56,9 @@ pub(crate) async fn by_id(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx
     select!("and id = $2", tenant, id).fetch_optional(db).await
 }
 
-/// The domain's status and since when it is degraded, held until the transaction ends.
-pub(crate) async fn lock(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-) -> sqlx::Result<Option<(DomainStatus, Option<DateTime<Utc>>)>> {
-    let row = sqlx::query!(
-        r#"select status as "status: DomainStatus", degraded_since
-           from domains where tenant_id = $1 and id = $2 for no key update"#,
-        tenant,
-        id,
-    )
-    .fetch_optional(db)
-    .await?;
-    Ok(row.map(|row| (row.status, row.degraded_since)))
+/// As [`by_id`], and the domain is not changed before the transaction ends.
+pub(crate) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<DomainRow>> {
+    select!("and id = $2 for no key update", tenant, id).fetch_optional(db).await
 }
 
 /// Whether another tenant has proven the name or a domain above it.

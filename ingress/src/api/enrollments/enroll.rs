@@ -126,7 +126,7 @@ pub(super) async fn enroll(
     .fetch_optional(&mut *db)
     .await?
     .ok_or_else(|| ApiError::conflict("sequence_has_no_steps"))?;
-    let address = named::address(&mut *db, tenant, &new.contact).await?;
+    let address = named::hold_addresses(&mut *db, tenant, &[&new.contact]).await?.address(&new.contact)?;
     let contact = find_or_create(&mut *db, tenant, &address, new).await?;
     let zone = delay::zone(contact.timezone.as_deref(), &first.tenant_timezone);
     let due = delay::after(first.now, u32::try_from(first.delay_amount).unwrap_or(0), first.delay_unit, zone);

@@ -83,7 +83,7 @@ pub(super) async fn suppressions(
     sqlx::query_as!(
         SuppressionRow,
         "select id, reason, scope, created_at from suppressions
-         where tenant_id = $1 and address = $2 and (expires_at is null or expires_at > now())
+         where tenant_id = $1 and address = $2 and is_in_force(expires_at)
          order by created_at, id",
         tenant,
         address

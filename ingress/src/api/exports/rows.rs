@@ -176,7 +176,7 @@ exported! {
        from (select * from sends where tenant_id = $1 and id > $2 order by id limit $3) s
        left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
        left join requests r on r.tenant_id = s.tenant_id and r.id = s.request_id
-       left join batches b on b.tenant_id = s.tenant_id and b.id = batch_of(s.id)
+       left join lateral (select b.kind from batches b where b.tenant_id = s.tenant_id and b.id = batch_of(s.id) offset 0) b on true
        left join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
        order by s.id"#
 }

@@ -55,13 +55,13 @@ const SUPPRESSED: &str =
     from import_rows
     where suppression_reason is not null
       and (address collate \"C\", suppression_reason collate \"C\", number) > ($1, $2, $3)
-      and (suppression_expires_at is null or suppression_expires_at > now())
+      and is_in_force(suppression_expires_at)
     order by address collate \"C\", suppression_reason collate \"C\", number limit $4";
 /// Of a list of suppressions: how many are over by the file, and how many of the addresses are under a suppression in force.
 const OUTCOME_OF_LIST: &str = "select count(*) filter (where r.ends_at <= now()),
        count(distinct r.address) filter (where exists (
            select from suppressions s
-           where s.tenant_id = $1 and s.address = r.address and (s.expires_at is null or s.expires_at > now())
+           where s.tenant_id = $1 and s.address = r.address and is_in_force(s.expires_at)
        ))
     from (
         select address, max(coalesce(suppression_expires_at, 'infinity')) as ends_at
@@ -149,7 +149,7 @@ pub(super) async fn apply(
     let (faults, taken_out) = check_external_ids(&mut *db, terms).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
     let rows = i64::try_from(report.valid - taken_out).unwrap_or(i64::MAX);
-    let outcome = write(&mut *db, terms, rows).await.map_err(contacts::external_id_race)?;
+    let outcome = write(&mut *db, terms, rows).await?;
     plans::plans_are_made_anew(db).await?;
     Ok(ImportOutcome { faults, ..outcome })
 }
@@ -191,10 +191,10 @@ async fn check_external_ids(db: &mut PgConnection, terms: ImportTerms<'_>) -> sq
     Ok((rows.into_iter().map(fault).collect(), taken_out))
 }
 
-async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> sqlx::Result<ImportOutcome> {
+async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> Result<ImportOutcome, ApiError> {
     match terms.operation {
         ImportOperation::Create | ImportOperation::Update | ImportOperation::Upsert => {
-            write_contacts(&mut *db, terms, total.unsigned_abs()).await?;
+            write_contacts(&mut *db, terms, total.unsigned_abs()).await.map_err(contacts::external_id_race)?;
             join_audiences(&mut *db, terms.tenant).await?;
             suppress(&mut *db, terms.tenant).await?;
             ask_to_confirm(&mut *db, terms).await?;
@@ -216,7 +216,7 @@ async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> sql
             return Ok(ImportOutcome { suppressed: found.suppressed, ..ImportOutcome::default() });
         }
     }
-    outcome(db, terms.tenant).await
+    Ok(outcome(db, terms.tenant).await?)
 }
 
 /// A statement that is planned for these rows, and not kept.
@@ -333,13 +333,14 @@ async fn outcome(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<ImportOutc
 }
 
 /// Puts contacts into the lists and tags that their rows name, and makes those that are missing.
-async fn join_audiences(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
+async fn join_audiences(db: &mut PgConnection, tenant: Uuid) -> Result<(), ApiError> {
     let (lists, tags): (Vec<String>, Vec<String>) =
         sqlx::query_as(AUDIENCES).persistent(false).fetch_one(&mut *db).await?;
     if lists.is_empty() && tags.is_empty() {
         return Ok(());
     }
-    contacts::ensure_audiences(&mut *db, tenant, AudienceKind::List, &lists).await?;
-    contacts::ensure_audiences(&mut *db, tenant, AudienceKind::Tag, &tags).await?;
-    once(MEMBERS).bind(tenant).execute(db).await.map(drop)
+    contacts::hold_or_create_audiences(&mut *db, tenant, AudienceKind::List, &lists).await?;
+    contacts::hold_or_create_audiences(&mut *db, tenant, AudienceKind::Tag, &tags).await?;
+    once(MEMBERS).bind(tenant).execute(db).await?;
+    Ok(())
 }

@@ -13,7 +13,11 @@ pub(crate) mod store;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ledger::{gate, resolve::message};
+use ledger::{
+    gate,
+    requests::{self, RequestRow},
+    resolve::message,
+};
 use runtime::{Job, trace};
 use schemars::JsonSchema;
 use schemas::{
@@ -28,11 +32,7 @@ use self::{
     attachment::{Upload, ValidAttachment},
     draft::{MessageDraft, SendMessage},
 };
-use super::{
-    campaigns::quota,
-    requests::{self, store::RequestRow},
-    senders::store as senders,
-};
+use super::{campaigns::quota, senders::store as senders};
 use crate::pipeline::{
     ApiReply, Doc, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, doc::ID, error::ApiError,
     page::Time, write_and_wait,
@@ -189,7 +189,7 @@ pub(crate) async fn accept(
     let (caller, payload) = (Arc::clone(&ctx.caller), MessagePayload { message_id: id });
     let row = RequestRow { id, payload: &payload, options: draft.options.as_ref(), due_at };
     let is_due = due_at.is_none();
-    requests::store::insert(ctx.db(), tenant, &caller, RequestKind::Message, &[row], is_due).await?;
+    requests::insert(ctx.db(), &caller.requester(tenant), RequestKind::Message, &[row], is_due).await?;
     trace::keep(ctx.db(), tenant, id).await?;
     store::insert_attachments(ctx.db(), tenant, vec![(id, attachments)]).await?;
     meter(ctx, id, draft, open).await?;

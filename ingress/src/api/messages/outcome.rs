@@ -28,7 +28,7 @@ struct RecipientRow {
     send_id: Uuid,
     /// None after an erasure.
     email: Option<String>,
-    /// None until the message is resolved.
+    /// None without a send.
     state: Option<SendState>,
     reason: Option<String>,
     smtp_code: Option<i16>,
@@ -36,8 +36,6 @@ struct RecipientRow {
     /// The provider's id of the mail, or else our Message-ID.
     provider_message_id: Option<String>,
     next_attempt_at: Option<DateTime<Utc>>,
-    /// The audience stage rejected the request.
-    rejected: bool,
     /// That of the sender.
     domain: String,
 }
@@ -46,8 +44,6 @@ struct RecipientRow {
 #[derive(Debug, Clone)]
 struct MessageState {
     message_id: Uuid,
-    /// The audience stage rejected the request.
-    rejected: bool,
     recipients: Vec<RecipientRow>,
 }
 
@@ -132,15 +128,17 @@ async fn read(ingress: &Ingress, tenant: Uuid, message: Uuid) -> sqlx::Result<Me
         .fetch_all(&mut *db)
         .await?;
     drop(db);
-    // A message has a recipient and a request, or it was never committed.
-    let rejected = recipients.first().ok_or(sqlx::Error::RowNotFound)?.rejected;
+    // A message has a recipient, or it was never committed.
+    if recipients.is_empty() {
+        return Err(sqlx::Error::RowNotFound);
+    }
     let tokens = &ingress.tokens;
     // Shown of sent mail only; this is read again and again until then.
     for row in recipients.iter_mut().filter(|row| row.is(SendState::Sent)) {
         let ours = || format!("<{}@{}>", tokens.message_id_local(tokens.newest(), row.send_id), row.domain);
         row.provider_message_id.get_or_insert_with(ours);
     }
-    Ok(MessageState { message_id: message, rejected, recipients })
+    Ok(MessageState { message_id: message, recipients })
 }
 
 impl RecipientRow {
@@ -167,10 +165,6 @@ impl RecipientRow {
 impl MessageState {
     /// The answer. `None`: no outcome is known yet.
     fn outcome(&self) -> Option<Result<ApiReply, ApiError>> {
-        if self.rejected {
-            tracing::error!(message_id = %self.message_id, "a message was rejected by the pipeline");
-            return Some(Err(ApiError::internal()));
-        }
         let is_open = self.recipients.iter().any(RecipientRow::is_open);
         (!is_open).then(|| self.answer())
     }
@@ -267,14 +261,9 @@ mod tests {
             enhanced_code: Some("5.1.1".into()),
             provider_message_id: None,
             next_attempt_at: (*state == Some(SendState::Deferred)).then(|| Utc::now() + chrono::TimeDelta::minutes(1)),
-            rejected: false,
             domain: "example.com".into(),
         };
-        MessageState {
-            message_id: Uuid::nil(),
-            rejected: false,
-            recipients: states.iter().enumerate().map(row).collect(),
-        }
+        MessageState { message_id: Uuid::nil(), recipients: states.iter().enumerate().map(row).collect() }
     }
 
     use SendState::{Deferred, Expired, Failed, Fenced, Queued, Sent, Skipped, Unknown};

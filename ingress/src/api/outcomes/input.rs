@@ -9,7 +9,7 @@ use serde_json::Number;
 
 use super::DOLLARS_MAX;
 use crate::{
-    api::contacts::EXTERNAL_ID_MAX_CHARS,
+    api::contacts::{EXTERNAL_ID_MAX_CHARS, named::NamedContact},
     pipeline::{
         Faults, GivenTime,
         error::ApiError,
@@ -53,15 +53,25 @@ pub(super) struct RecordOutcome {
 }
 
 impl RecordOutcome {
-    /// The valid outcome, of a body whose `external_id` has become an address.
+    /// The valid outcome, and the `external_id` that names its contact, whose address it lacks.
     ///
     /// # Errors
     /// 400 with every fault.
-    pub(super) fn validate(self, now: DateTime<Utc>) -> Result<NewOutcome, ApiError> {
+    pub(super) fn validate(self, now: DateTime<Utc>) -> Result<(NewOutcome, Option<NamedContact>), ApiError> {
         let mut faults = Faults::default();
-        let is_named = self.contact_email.is_some() || self.dot_number.is_some();
-        faults.require(is_named, "contact_email", "required", "contact_email or dot_number is required");
+        let is_named = self.contact_email.is_some() || self.external_id.is_some() || self.dot_number.is_some();
+        faults.require(is_named, "contact_email", "required", "contact_email, external_id or dot_number is required");
+        let is_ambiguous = self.contact_email.is_some() && self.external_id.is_some();
+        faults.require(
+            !is_ambiguous,
+            "contact_email",
+            "ambiguous",
+            "name the contact by one of contact_email and external_id",
+        );
         let contact_email = self.contact_email.and_then(|text| faults.address("contact_email", &text));
+        if let Some(id) = &self.external_id {
+            faults.title("external_id", id, EXTERNAL_ID_MAX_CHARS);
+        }
         let positive = self.dot_number.is_none_or(|number| number > 0);
         faults.require(positive, "dot_number", "out_of_range", "must be positive");
         let outcome_type = faults
@@ -79,7 +89,7 @@ impl RecordOutcome {
             faults.title("source_event_id", id, SOURCE_EVENT_ID_MAX);
         }
         faults.finish()?;
-        Ok(NewOutcome {
+        let new = NewOutcome {
             contact_email,
             dot_number: self.dot_number,
             outcome_type: outcome_type.ok_or_else(ApiError::internal)?,
@@ -87,7 +97,8 @@ impl RecordOutcome {
             value_cents: self.value_cents,
             occurred_at,
             source_event_id: self.source_event_id,
-        })
+        };
+        Ok((new, self.external_id.map(NamedContact::ExternalId)))
     }
 }
 
@@ -122,12 +133,15 @@ mod tests {
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
         }
-        serde_json::from_value::<RecordOutcome>(body).unwrap().validate(now())
+        serde_json::from_value::<RecordOutcome>(body).unwrap().validate(now()).map(|(new, _)| new)
     }
 
     #[rstest]
     #[case(json!({"contact_email": null}), "contact_email", "required")]
     #[case(json!({"contact_email": "nobody"}), "contact_email", "missing_at")]
+    #[case(json!({"external_id": "7"}), "contact_email", "ambiguous")]
+    #[case(json!({"contact_email": null, "external_id": ""}), "external_id", "empty")]
+    #[case(json!({"contact_email": null, "external_id": "7", "outcome_type": null}), "outcome_type", "required")]
     #[case(json!({"dot_number": 0}), "dot_number", "out_of_range")]
     #[case(json!({"outcome_type": null}), "outcome_type", "required")]
     #[case(json!({"outcome_type": "sale"}), "outcome_type", "not_allowed")]

@@ -16,9 +16,9 @@ use uuid::Uuid;
 
 use self::{input::RecordOutcome, store::RESTATEMENTS_MAX};
 use crate::{
-    api::contacts::{ContactNames, named},
+    api::contacts::named,
     pipeline::{
-        ApiReply, Doc, Faults, GivenTime, Id, NoParameters, RequestContext, Routes,
+        ApiReply, Doc, GivenTime, Id, NoParameters, RequestContext, Routes,
         error::ApiError,
         page::{OptionalTime, Time},
         read, read_page, resource,
@@ -73,18 +73,12 @@ pub(crate) fn routes() -> Routes {
         )
 }
 
-async fn record(ctx: &mut RequestContext, mut body: RecordOutcome) -> Result<ApiReply, ApiError> {
-    if let Some(id) = body.external_id.take() {
-        let mut faults = Faults::default();
-        let names = ContactNames { email: body.contact_email.take(), external_id: Some(id), contact_id: None };
-        let contact = names.check("", &mut faults);
-        faults.finish()?;
-        let contact = contact.ok_or_else(ApiError::internal)?;
-        let tenant = ctx.tenant;
-        body.contact_email = Some(named::address(ctx.db(), tenant, &contact).await?.into_string());
-    }
-    let new = body.validate(Utc::now())?;
+async fn record(ctx: &mut RequestContext, body: RecordOutcome) -> Result<ApiReply, ApiError> {
+    let (mut new, contact) = body.validate(Utc::now())?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
+    if let Some(contact) = contact {
+        new.contact_email = Some(named::address(ctx.db(), tenant, &contact).await?);
+    }
     let recorded =
         ledger::outcomes::record(ctx.db(), tenant, &caller.product, &new).await.map_err(|refusal| match refusal {
             OutcomeRefusal::ContactConflict => ApiError::unprocessable("contact_conflict")

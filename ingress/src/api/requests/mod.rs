@@ -2,7 +2,6 @@
 
 mod accepted;
 mod log;
-pub(crate) mod store;
 
 use crate::pipeline::Routes;
 

@@ -300,7 +300,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSegment) -> Result<ApiRepl
         None => faults.finish().map(|()| None)?,
     };
     let name = body.name.as_deref().map_or(before.name.as_str(), str::trim);
-    let description = body.description.into_option().unwrap_or_else(|| before.description.clone());
+    let description = body.description.applied_to(before.description.clone());
     let stored = body.rule.as_ref().unwrap_or(&before.rule);
     // Writers take turns, so no other takes the name in between.
     let changed = sqlx::query!(

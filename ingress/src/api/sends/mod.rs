@@ -122,16 +122,14 @@ async fn source(ctx: &mut RequestContext, _: NoParameters) -> Result<ApiReply, A
 /// # Errors
 /// 404 `send_not_found`.
 pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<SendRecord, ApiError> {
-    if let Some(row) = store::get(&mut *db, tenant, id).await? {
-        let events = store::events(&mut *db, tenant, id).await?;
-        let copies = match &row.options {
-            Some(Json(options)) if !options.copies.is_empty() => store::copies(db, tenant, id, options).await?,
-            _ => Vec::new(),
-        };
-        return Ok(SendRecord { copies, ..SendRecord::of(row, events) });
+    if let Some(send) = find_written(&mut *db, tenant, id).await? {
+        return Ok(send);
     }
     // Accepted and not resolved yet: the caller has its id, so it is there.
-    let mut pending = store::pending(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"))?;
+    let Some(mut pending) = store::pending(&mut *db, tenant, id).await? else {
+        // Resolved since the first look; or long ago, and its month is gone from the ledger.
+        return find_written(db, tenant, id).await?.ok_or_else(|| ApiError::not_found("send"));
+    };
     let options = pending.options.as_ref().map(|Json(options)| options.clone()).unwrap_or_default();
     let recipients = match (options.copies.is_empty(), pending.message_id) {
         (true, _) => Vec::new(),
@@ -155,6 +153,17 @@ pub(crate) async fn find_send(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> 
         skip_reason: None,
     });
     Ok(SendRecord { copies: copies.collect(), ..SendRecord::of(pending, Vec::new()) })
+}
+
+/// A send that is in the ledger.
+async fn find_written(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<Option<SendRecord>, ApiError> {
+    let Some(row) = store::get(&mut *db, tenant, id).await? else { return Ok(None) };
+    let events = store::events(&mut *db, tenant, id).await?;
+    let copies = match &row.options {
+        Some(Json(options)) if !options.copies.is_empty() => store::copies(db, tenant, id, options).await?,
+        _ => Vec::new(),
+    };
+    Ok(Some(SendRecord { copies, ..SendRecord::of(row, events) }))
 }
 
 /// Whether a send is the mail itself or a copy.
@@ -197,7 +206,7 @@ pub(crate) struct SendRow {
     enhanced_code: Option<String>,
     /// The server's response text.
     response: Option<String>,
-    /// The provider that took it.
+    /// The kind of provider that the last attempt went to, whether it took the mail or not.
     provider: Option<String>,
     /// The provider's id; with SMTP the Message-ID.
     provider_message_id: Option<String>,

@@ -336,7 +336,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeSnippet) -> Result<ApiRepl
     let snippet = store::lock(ctx.db(), tenant, id).await?;
     let old = snippet.texts;
     let (body_html, mjml) = content::either_body((old.body_html.clone(), old.mjml.clone()), body.body_html, body.mjml);
-    let body_text = body.body_text.into_option().unwrap_or_else(|| old.body_text.clone());
+    let body_text = body.body_text.applied_to(old.body_text.clone());
     let texts = SnippetTexts { body_html, mjml, body_text };
     let mut faults = Faults::default();
     texts.check_lengths(&mut faults);

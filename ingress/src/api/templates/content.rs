@@ -64,10 +64,7 @@ pub(crate) fn either_body(
 ) -> (Option<String>, Option<String>) {
     let (gives_html, gives_mjml) = (html.value().is_some(), mjml.value().is_some());
     let kept = |old: Option<String>, is_replaced: bool| old.filter(|_| !is_replaced);
-    (
-        html.into_option().unwrap_or_else(|| kept(old.0, gives_mjml)),
-        mjml.into_option().unwrap_or_else(|| kept(old.1, gives_html)),
-    )
+    (html.applied_to(kept(old.0, gives_mjml)), mjml.applied_to(kept(old.1, gives_html)))
 }
 
 /// The kind with this word.

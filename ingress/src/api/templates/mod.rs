@@ -260,19 +260,19 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiRep
     let row = store::lock(ctx.db(), tenant, id).await?;
 
     let mut faults = Faults::default();
-    let name = faults.name("name", body.name.into_option().unwrap_or_else(|| Some(row.name.clone())));
+    let name = faults.name("name", body.name.applied_to(Some(row.name.clone())));
     let old = WrittenTemplate::of(row.parts.clone(), row.written.clone());
     let (body_html, mjml) = content::either_body((old.body_html.clone(), old.mjml.clone()), body.body_html, body.mjml);
     let written = WrittenTemplate {
-        subject: faults.not_blank("subject", body.subject.into_option().unwrap_or(Some(old.subject.clone()))),
-        preheader: body.preheader.into_option().unwrap_or_else(|| old.preheader.clone()),
+        subject: faults.not_blank("subject", body.subject.applied_to(Some(old.subject.clone()))),
+        preheader: body.preheader.applied_to(old.preheader.clone()),
         body_html,
         mjml,
-        body_text: body.body_text.into_option().unwrap_or_else(|| old.body_text.clone()),
-        layout: body.layout.into_option().unwrap_or_else(|| old.layout.clone()),
+        body_text: body.body_text.applied_to(old.body_text.clone()),
+        layout: body.layout.applied_to(old.layout.clone()),
     };
     written.check_lines(&mut faults);
-    let status = body.status.into_option().unwrap_or_else(|| Some(row.status.clone()));
+    let status = body.status.applied_to(Some(row.status.clone()));
     let status = faults.required("status", status).unwrap_or_default();
     faults.one_of("status", &status, &STATUSES);
     let is_given = body.test_data.is_given();

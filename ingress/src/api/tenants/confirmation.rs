@@ -55,14 +55,14 @@ impl ConfirmationChange {
     /// The settings after this change. Faults are named by their fields.
     pub(super) fn applied_to(self, before: TenantConfirmation, faults: &mut Faults) -> TenantConfirmation {
         let mut within = |path: &str, patch: Patch<i32>, before: Option<i32>, range: RangeInclusive<i32>| {
-            let number = patch.into_option().unwrap_or(before);
+            let number = patch.applied_to(before);
             if let Some(number) = number {
                 faults.within(path, number, range);
             }
             number
         };
         TenantConfirmation {
-            template_id: self.template_id.into_option().map_or(before.template_id, |id| id.map(|Id(id)| id)),
+            template_id: self.template_id.applied_to(before.template_id.map(Id)).map(|Id(id)| id),
             reminders: within("confirmation.reminders", self.reminders, before.reminders, 0..=REMINDERS_MAX),
             reminder_hours: within(
                 "confirmation.reminder_hours",

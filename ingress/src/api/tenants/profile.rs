@@ -198,7 +198,7 @@ impl RetentionChange {
     /// The retention after this change. Faults are named by their fields.
     fn applied_to(self, before: TenantRetention, faults: &mut Faults) -> TenantRetention {
         let mut days = |path: &str, patch: Patch<i32>, before: Option<i32>, least: i32| {
-            let days = patch.into_option().unwrap_or(before);
+            let days = patch.applied_to(before);
             faults.within(path, days.unwrap_or(least), least..=KEEP_DAYS_MAX);
             days
         };

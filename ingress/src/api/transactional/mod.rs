@@ -2,12 +2,11 @@
 
 pub(crate) mod array;
 
-use std::{collections::BTreeMap, slice, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use chrono::{DateTime, Utc};
 use http::StatusCode;
-use ledger::resolve::transactional::{MailRequest, resolve_accepted};
-use runtime::{Publication, column, trace};
+use ledger::resolve::transactional::{MailRequest, accept};
+use runtime::trace;
 use schemars::JsonSchema;
 use schemas::{
     Address, DomainStatus, RequestAnnounced, RequestKind,
@@ -32,14 +31,12 @@ use super::{
         },
         store::insert_attachments,
     },
-    requests::{self, store::RequestRow},
     senders::store::Readiness,
     templates::merge,
 };
 use crate::{
     pipeline::{
         ApiReply, Doc, Faults, Id, PreparationContext, RequestContext, Routes,
-        auth::keys::Caller,
         doc::ID,
         error::ApiError,
         types::{Email, Line, Name},
@@ -171,14 +168,8 @@ struct NewRequest {
 }
 
 impl NewRequest {
-    fn row(&self) -> RequestRow<'_, TransactionalPayload> {
-        let Self { payload, options, .. } = self;
-        RequestRow { id: payload.send_id, payload, options: options.as_ref(), due_at: self.due_at() }
-    }
-
-    /// When it is due, if later.
-    fn due_at(&self) -> Option<DateTime<Utc>> {
-        self.options.as_ref().and_then(|options| options.scheduled_at)
+    fn mail(&self, tenant_id: Uuid) -> MailRequest<'_> {
+        MailRequest { tenant_id, payload: &self.payload, options: self.options.as_ref() }
     }
 }
 
@@ -235,10 +226,10 @@ async fn send(ctx: &mut RequestContext, prepared: Result<ValidRequest, ApiError>
     let (content_id, sender) = find_content_and_sender(ctx.db(), tenant, &valid).await?;
     let content_id = content_id.ok_or_else(template_not_found)?;
     let sender_id = ready(sender, valid.sender_id)?;
-    let address = named::address(ctx.db(), tenant, &valid.contact).await?;
+    let address = named::hold_addresses(ctx.db(), tenant, &[&valid.contact]).await?.address(&valid.contact)?;
     let send_id = MailOptions::batch_id(valid.options.as_ref());
     let request = valid.into_request(send_id, address, content_id, sender_id);
-    let batches = insert_requests(ctx.db(), tenant, &caller, slice::from_ref(&request), true).await?;
+    let batches = accept(ctx.db(), &caller.requester(tenant), &[request.mail(tenant)], true).await?;
     insert_attachments(ctx.db(), tenant, vec![(send_id, request.attachments)]).await?;
     trace::keep(ctx.db(), tenant, send_id).await?;
     ctx.commits_no_facts();
@@ -247,37 +238,6 @@ async fn send(ctx: &mut RequestContext, prepared: Result<ValidRequest, ApiError>
         None => ctx.announce_request(&RequestAnnounced::of(tenant, send_id, RequestKind::Transactional))?,
     }
     accepted(send_id)
-}
-
-/// Stores requests, each under the id of its send, so that a caller finds it by this id before the send exists. Writes the contacts and sends
-/// of those that are due now, and answers the announcements of their batches; of what is due later, none: a sweep announces it.
-/// `None`: the audience stage has to resolve them, as when not `at_once`.
-async fn insert_requests(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    caller: &Caller,
-    requests: &[NewRequest],
-    at_once: bool,
-) -> sqlx::Result<Option<Vec<Publication>>> {
-    let (due, later): (Vec<&NewRequest>, Vec<&NewRequest>) =
-        requests.iter().partition(|request| request.due_at().is_none());
-    let mails = column(&due, |request| MailRequest {
-        tenant_id: tenant,
-        payload: &request.payload,
-        options: request.options.as_ref(),
-    });
-    let batches = match (mails.is_empty(), at_once) {
-        (true, _) => Some(Vec::new()),
-        (false, true) => resolve_accepted(db, &mails).await?,
-        (false, false) => None,
-    };
-    for (requests, are_handled) in [(due, batches.is_some()), (later, false)] {
-        if !requests.is_empty() {
-            let rows = column(requests, NewRequest::row);
-            requests::store::insert(db, tenant, caller, RequestKind::Transactional, &rows, are_handled).await?;
-        }
-    }
-    Ok(batches)
 }
 
 /// The content that the template has now, unless there is no such template or it is archived; and the sender, or without an id the tenant's

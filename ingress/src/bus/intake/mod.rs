@@ -27,7 +27,12 @@ use super::{
 };
 use crate::{
     api::transactional::{self, array},
-    pipeline::{IdempotencyKey, error::ApiError, json},
+    pipeline::{
+        IdempotencyKey,
+        error::ApiError,
+        json,
+        shares::{Share, Shares},
+    },
     routes,
     state::Ingress,
 };
@@ -36,11 +41,16 @@ use crate::{
 pub(super) const NAME: &str = "ingress";
 /// Arrays and single transactional requests that each ingress process handles at once, and as many of the other kinds.
 const WORKERS: usize = 4;
-/// Launches handled at once: each counts an audience.
-const LAUNCHES: usize = 2;
+/// Launches handled at once, and of them those of one product in one environment: each counts an audience.
+const LAUNCHES: usize = 4;
+const LAUNCHES_PER_PRODUCT: usize = 2;
+/// How long a launch stays on the bus while its product has all that it may have.
+const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 /// The attempt at which an internal error, or a conflict that may end by itself, is final. One less than the runner's limit, beyond which
 /// it would leave a dead letter without an event.
 const ATTEMPTS_MAX: i64 = MAX_ATTEMPTS - 1;
+/// The attempt at which an audience that cannot be counted in time is final: each costs Postgres as much as it may.
+const SLOW_ATTEMPTS_MAX: i64 = 2;
 /// How long a request of an unknown kind stays on the bus before it is delivered again, to a process that may know the kind.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(10);
 
@@ -75,14 +85,20 @@ pub(super) struct DirectRequestStage {
     ingress: Arc<Ingress>,
     router: Router,
     dead_letters: Arc<DeadLetterQuota>,
+    /// Launches being handled, by product and environment.
+    launches: Shares,
 }
 
 /// Starts taking direct requests, with the runner of the ingress.
 pub(crate) fn start(ingress: &Arc<Ingress>) {
     let dead_letters = Arc::new(DeadLetterQuota::new());
     let router = routes::router(Arc::clone(ingress));
-    let stage =
-        Arc::new(DirectRequestStage { ingress: Arc::clone(ingress), router, dead_letters: Arc::clone(&dead_letters) });
+    let stage = Arc::new(DirectRequestStage {
+        ingress: Arc::clone(ingress),
+        router,
+        dead_letters: Arc::clone(&dead_letters),
+        launches: Shares::new(LAUNCHES, LAUNCHES_PER_PRODUCT),
+    });
     let intakes = INTAKE_QUEUES.iter().map(|queue| Intake {
         lane: queue.lane,
         stream: stream::REQUESTS,
@@ -133,6 +149,7 @@ impl DirectRequestStage {
                 .detail("it was delivered before, so long ago that it is not known whether it was carried out");
             return self.reject(direct, &error).await;
         }
+        let _share = self.take_share(direct)?;
         // A panic is an internal error: the message is delivered again, and rejected in the end.
         let result = std::panic::AssertUnwindSafe(self.run_request(direct)).catch_unwind().await;
         let outcome = result.unwrap_or_else(|_| {
@@ -152,6 +169,15 @@ impl DirectRequestStage {
                 self.reject(direct, &error).await
             }
         }
+    }
+
+    /// The product's share of the launches, for a launch. Others take none.
+    fn take_share(&self, direct: &DirectRequest) -> Result<Option<Share>, StageError> {
+        if direct.lane() != Lane::Bulk {
+            return Ok(None);
+        }
+        let busy = StageError::Busy { reason: "launches_busy", wait: LAUNCH_WAIT };
+        self.launches.try_take(direct.subject_of_publisher(), 1).map(Some).ok_or(busy)
     }
 
     async fn reject(&self, direct: &DirectRequest, error: &ApiError) -> Result<Vec<Publication>, StageError> {
@@ -189,17 +215,21 @@ async fn read_array(body: &Bytes) -> Result<Vec<serde_json::Value>, ApiError> {
 }
 
 /// Ok if a refusal is final. Otherwise the message is delivered again: without end while a dependency is away or the same request is
-/// being handled, and for five minutes or more after an internal error or a conflict with another request.
+/// being handled, for five minutes or more after an internal error or a conflict with another request, and once by each process where an
+/// audience could not be counted in time.
 fn check_is_final(error: &ApiError, attempts: i64) -> Result<(), StageError> {
+    let attempts_max = if error.code == "audience_too_slow" { SLOW_ATTEMPTS_MAX } else { ATTEMPTS_MAX };
     match error.status {
-        StatusCode::SERVICE_UNAVAILABLE => Err(StageError::Unavailable { reason: "unavailable" }),
+        StatusCode::SERVICE_UNAVAILABLE if error.code == "unavailable" => {
+            Err(StageError::Unavailable { reason: "unavailable" })
+        }
         StatusCode::CONFLICT if error.code == "idempotency_in_progress" => {
             Err(StageError::Unavailable { reason: "idempotency_in_progress" })
         }
         StatusCode::CONFLICT if error.retry_after.is_some() && attempts < ATTEMPTS_MAX => {
             Err(StageError::Deferred { reason: "conflict" })
         }
-        status if status.is_server_error() && attempts < ATTEMPTS_MAX => {
+        status if status.is_server_error() && attempts < attempts_max => {
             Err(StageError::Deferred { reason: "internal_error" })
         }
         _ => Ok(()),
@@ -232,6 +262,8 @@ mod tests {
 
     #[rstest]
     #[case::away(ApiError::unavailable(), 1_000, false)]
+    #[case::too_slow(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "audience_too_slow"), 1, false)]
+    #[case::too_slow_for_good(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "audience_too_slow"), 2, true)]
     #[case::in_progress(ApiError::conflict("idempotency_in_progress"), 1_000, false)]
     #[case::our_fault(ApiError::internal(), 1, false)]
     #[case::our_fault_for_good(ApiError::internal(), ATTEMPTS_MAX, true)]

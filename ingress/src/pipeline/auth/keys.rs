@@ -10,6 +10,7 @@ use std::{
 };
 
 use chrono::NaiveDate;
+use ledger::requests::Requester;
 use moka::future::Cache;
 use runtime::peers::client_of;
 use schemas::Environment;
@@ -62,6 +63,11 @@ impl Caller {
             tenant_id: None,
             last_used_on: None,
         }
+    }
+
+    /// Whose requests it makes for a tenant.
+    pub(crate) fn requester(&self, tenant_id: Uuid) -> Requester<'_> {
+        Requester { tenant_id, product: &self.product, environment: self.environment }
     }
 
     /// Whether the key has a scope. A write scope does not imply the read scope.

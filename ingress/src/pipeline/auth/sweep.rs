@@ -34,7 +34,7 @@ pub async fn sweep(pool: &PgPool) -> sqlx::Result<()> {
     delete_in_slices!(
         pool,
         "delete from nonces where ctid = any(array(
-             select ctid from nonces where seen_at < now() - interval '15 minutes' limit $1))"
+             select ctid from nonces where seen_at < now() - interval '15 minutes' order by seen_at limit $1))"
     );
     // By two seconds: what is five minutes old counts no more.
     delete_in_slices!(

@@ -6,9 +6,9 @@ use std::{
 };
 
 use anyhow::bail;
-use async_nats::jetstream;
+use async_nats::jetstream::consumer::Info;
 use futures::TryStreamExt;
-use runtime::{Bus, streams::STREAMS};
+use runtime::{Bus, BusError, streams::STREAMS};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -53,12 +53,16 @@ pub(super) async fn wait(pool: &PgPool, bus: &Bus, stage: &str, at_most: Duratio
     if invocation::wants_json() {
         println!(
             "{}",
-            json!({"stage": stage, "drained": is_drained, "took_ms": took, "waiting": waiting, "processes": processes})
+            json!({
+                "stage": stage, "drained": is_drained, "took_ms": took, "waiting": waiting.ok(), "processes": processes,
+            })
         );
     } else {
         operator::print(&processes, &["process", "process_id", "paused", "in_hand"]);
-        let backlog =
-            waiting.map_or_else(|| "NATS is unavailable".to_owned(), |count| format!("{count} message(s) wait for it"));
+        let backlog = match waiting {
+            Ok(count) => format!("{count} message(s) wait for it"),
+            Err(error) => format!("it is not known how many messages wait for it: {error}"),
+        };
         let state = if is_drained { "drained" } else { "not drained in time" };
         println!("\n{stage}: {state}; {backlog}. It stays paused until `postrider resume stage {stage}`.");
     }
@@ -95,17 +99,17 @@ async fn read_processes(pool: &PgPool, stage: &str) -> sqlx::Result<Option<Vec<P
     Ok(Some(processes.collect()))
 }
 
-/// The messages that wait for the stage, over all its consumers. `None`: NATS does not answer.
-async fn waiting_messages(bus: &Bus, stage: &str) -> Option<u64> {
+/// The messages that wait for the stage, over all its consumers.
+async fn waiting_messages(bus: &Bus, stage: &str) -> Result<u64, BusError> {
     let asked = async {
         let mut waiting = 0;
         for spec in STREAMS {
-            let stream = bus.jetstream().get_stream(bus.prefixed(spec.name)).await.ok()?;
-            let consumers: Vec<jetstream::consumer::Info> = stream.consumers().try_collect().await.ok()?;
+            let stream = bus.stream(spec.name).await?.ok_or(BusError::NoStream { stream: spec.name })?;
+            let consumers: Vec<Info> = stream.consumers().try_collect().await.map_err(BusError::refused)?;
             let own = consumers.iter().filter(|info| info.name.split('-').next() == Some(stage));
             waiting += own.map(|info| info.num_pending + info.num_ack_pending as u64).sum::<u64>();
         }
-        Some(waiting)
+        Ok::<u64, BusError>(waiting)
     };
-    tokio::time::timeout(Duration::from_secs(3), asked).await.ok().flatten()
+    tokio::time::timeout(Duration::from_secs(3), asked).await.map_err(|_| BusError::Timeout)?
 }

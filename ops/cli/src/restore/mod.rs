@@ -31,7 +31,7 @@ pub struct RestoreArgs {
 enum RestoreCommand {
     /// Prints whether the ledger is paused, the missing time, and the open sends that may have left in it.
     Status,
-    /// Holds the ledger: delivery, webhooks and sequencing start nothing, in every process, from now on.
+    /// Holds the ledger: delivery, webhooks and sequencing start nothing, no campaign begins and nobody is asked to confirm, from now on.
     Begin,
     /// Marks sends as sent that the relay's or the provider's log shows: their ids, or our Message-IDs, anywhere in its lines.
     Reconcile {
@@ -106,6 +106,7 @@ async fn report(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
         r#"select (select count(*) from batches b where b.lane = 'priority' and b.state in ('timed', 'waiting', 'announced', 'resting')) as "priority!",
                   (select count(*) from requests r where r.announce_after is not null and r.state = 'accepted') as "requests!",
                   (select count(*) from campaigns c where c.status = 'scheduled') as "scheduled!",
+                  (select count(*) from confirmations f where f.due_at <= now()) as "confirmations!",
                   (select count(*) from enrollments e where e.status = 'active' and e.next_action_at <= now()) as "enrollments!",
                   (select coalesce(sum(b.unknown), 0)::bigint from batches b where b.state <> 'done') as "unknown!""#
     )
@@ -115,7 +116,8 @@ async fn report(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
         "ledger_id": ledger.id, "mark": ledger.mark, "marked_at": ledger.marked_at, "held": ledger.held_at.is_some(),
         "held_at": ledger.held_at, "held_by": ledger.held_by, "reason": ledger.held_reason, "gap_from": ledger.gap_from,
         "gap_to": ledger.gap_to, "campaigns": campaigns, "priority_batches": open.priority, "requests": open.requests,
-        "scheduled_campaigns": open.scheduled, "due_enrollments": open.enrollments, "unknown": open.unknown,
+        "scheduled_campaigns": open.scheduled, "due_confirmations": open.confirmations, "due_enrollments": open.enrollments,
+        "unknown": open.unknown,
     });
     let reason = ledger.held_reason.unwrap_or_default();
     let (mut head, gap) = ("not held".to_owned(), ledger.gap_from.zip(ledger.gap_to));
@@ -125,32 +127,38 @@ async fn report(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
             head += &format!("\nmissing: {} to {}", from.to_rfc3339(), to.to_rfc3339());
         }
     }
-    let table = table::render(&campaigns, &["campaign", "tenant", "open", "sent", "launched_at"], table::width());
+    let columns = ["campaign", "tenant", "begun", "open", "sent", "due_at"];
+    let table = table::render(&campaigns, &columns, table::width());
     let text = format!(
-        "{head}\nopen: {} priority batch(es), {} request(s), {} scheduled campaign(s), {} due enrollment(s), and these campaigns\n\n{}",
+        "{head}\nopen: {} priority batch(es), {} request(s), {} scheduled campaign(s), {} due confirmation(s), \
+         {} due enrollment(s), and these campaigns\n\n{}",
         open.priority,
         open.requests,
         open.scheduled,
+        open.confirmations,
         open.enrollments,
         table.trim_end(),
     );
     Ok(CommandOutput::Done(record, text))
 }
 
-/// Running campaigns with something open, the largest first.
+/// Campaigns that are due and have not begun, and running ones with something open, the largest first.
 async fn campaigns(db: &mut PgConnection) -> sqlx::Result<Vec<Value>> {
     sqlx::query_scalar!(
-        r#"select to_jsonb(r) as "record!" from (
-               select c.id as campaign, c.tenant_id as tenant, n.open, n.sent, c.launched_at
+        r#"select to_jsonb(r) - 'place' as "record!" from (
+               select c.id as campaign, c.tenant_id as tenant, c.launch_prefix is not null as begun, n.open, n.sent,
+                      coalesce(c.scheduled_for, c.launched_at, c.updated_at) as due_at,
+                      row_number() over (partition by c.launch_prefix is null order by n.open desc) as place
                from campaigns c
                cross join lateral (
                    select coalesce(sum(b.queued + b.fenced + b.deferred), 0)::bigint as open,
                           coalesce(sum(b.sent), 0)::bigint as sent
                    from batches b where b.tenant_id = c.tenant_id and b.campaign_id = c.id
                ) n
-               where c.status = 'sending' and c.completed_at is null and n.open > 0) r
-           order by r.open desc
-           limit 200"#
+               where c.status = 'sending' and c.completed_at is null and n.open > 0
+                  or c.status in ('sending', 'scheduled') and c.launch_prefix is null and coalesce(c.scheduled_for <= now(), true)) r
+           where r.place <= 200
+           order by r.begun, r.open desc"#
     )
     .fetch_all(db)
     .await

@@ -13,7 +13,7 @@ mod settings;
 mod target;
 pub mod tls;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{num::IntErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Utc};
@@ -100,8 +100,11 @@ impl OutboundAnswer {
 #[must_use]
 pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse::<u32>() {
-        return Some(Duration::from_secs(seconds.into()));
+    match text.parse::<u32>() {
+        Ok(seconds) => return Some(Duration::from_secs(seconds.into())),
+        // Longer than anything is waited for, and not the same as no wait.
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => return Some(Duration::from_secs(u32::MAX.into())),
+        Err(_) => {}
     }
     let until = DateTime::parse_from_rfc2822(text).ok()?;
     Some(until.signed_duration_since(now).to_std().unwrap_or_default())

@@ -242,6 +242,13 @@ impl PreparedPool {
         self.begin_with(AssertSqlSafe(begin_read_only(tenant))).await
     }
 
+    /// Whether one is idle that this handle may take.
+    #[must_use]
+    pub fn has_idle(&self) -> bool {
+        let is_allowed = self.limit.as_ref().is_none_or(|limit| limit.available_permits() > 0);
+        is_allowed && !self.shared.idle().is_empty()
+    }
+
     /// The limit of connections, those that are open, and how many of these are idle.
     #[must_use]
     pub fn counts(&self) -> (u32, u32, u32) {

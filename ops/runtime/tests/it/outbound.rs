@@ -271,6 +271,8 @@ async fn certificates_are_checked_for_authority_and_name() {
 #[rstest]
 #[case("120", Some(120))]
 #[case(" 0 ", Some(0))]
+#[case("4294967296", Some(4_294_967_295))]
+#[case("99999999999999999999999", Some(4_294_967_295))]
 #[case("Thu, 01 Jan 2015 00:00:00 GMT", Some(0))]
 #[case("soon", None)]
 #[case("-5", None)]

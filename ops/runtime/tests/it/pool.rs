@@ -6,7 +6,10 @@ use std::{
 };
 
 use devtools::servers::TestDatabase;
-use runtime::{Database, Role, db, plans::PreparedPool};
+use runtime::{
+    Database, Role, db,
+    plans::{PreparedConnection, PreparedPool},
+};
 use secrecy::SecretString;
 use sqlx::{Acquire, AssertSqlSafe, Connection, PgConnection, PgPool};
 
@@ -97,6 +100,25 @@ async fn no_plan_made_for_a_small_table_is_kept() {
         .unwrap();
         assert_eq!(generic, 0, "{role:?}");
     }
+}
+
+#[tokio::test]
+async fn idle_connections_that_bulk_work_may_not_take_are_none_to_it() {
+    let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
+    let pool = Database::pool(&SecretString::from(database.url()), Role::Stages, 1).unwrap();
+    let plans = PreparedPool::new(&pool, 4);
+    let (priority, bulk) = (plans.priority("priority"), plans.bulk("bulk"));
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        taken.push(priority.take().await.unwrap());
+    }
+    taken.into_iter().for_each(PreparedConnection::put_back);
+    let (first, second) = (bulk.take().await.unwrap(), bulk.take().await.unwrap());
+    assert_eq!(plans.counts(), (4, 4, 2));
+    assert_eq!((priority.has_idle(), bulk.has_idle()), (true, false));
+    first.put_back();
+    assert!(bulk.has_idle());
+    second.put_back();
 }
 
 #[tokio::test]

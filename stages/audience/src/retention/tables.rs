@@ -33,8 +33,8 @@ enum Rows {
 #[derive(Debug, Clone, Copy)]
 enum End {
     Deleted,
-    /// The row stays because others point to it; these columns are emptied.
-    Emptied(&'static str),
+    /// The row stays because others point to it; this SQL function of a tenant and ids empties it.
+    EmptiedBy(&'static str),
 }
 
 impl RetentionRule {
@@ -68,7 +68,9 @@ impl RetentionRule {
         };
         match self.end {
             End::Deleted => format!("delete from {table} where ctid = any(array({old}))"),
-            End::Emptied(columns) => format!("update {table} set {columns} where ctid = any(array({old}))"),
+            End::EmptiedBy(function) => {
+                format!("select {function}(tenant_id, array[id]) from {table} where ctid = any(array({old}))")
+            }
         }
     }
 
@@ -120,7 +122,7 @@ pub const RULES: &[RetentionRule] = &[
         "r.announce_after is null and r.received_at < $1 and coalesce(r.handled_at, r.received_at) < $1 order by r.received_at",
     ),
     RetentionRule {
-        end: End::Emptied("subject = '', preheader = null, body_html = '', body_text = null"),
+        end: End::EmptiedBy("empty_contents"),
         ..of_tenant(
             "contents",
             Keep::Requests,
@@ -185,11 +187,7 @@ pub const RULES: &[RetentionRule] = &[
     of_tenant(
         "segments_passed",
         Keep::Days(1),
-        "r.passed_at < least($1, (
-             select min(s.triggers_swept_at) from sequences s
-             where s.tenant_id = t.id and s.trigger_type = 'segment_entered' and s.trigger_config is not null
-               and s.status in ('active', 'paused')))
-         order by r.passed_at",
+        "r.passed_at < least($1, (select min(s.triggers_swept_at) from segment_triggers(t.id) s)) order by r.passed_at",
     ),
     // Of a list or tag that is removed: nothing asks for them from then on.
     of_gone("audience_members", "audience_id", "audiences", "o.deleted_at < $1"),
@@ -207,8 +205,8 @@ pub const RULES: &[RetentionRule] = &[
     of_all("inbound_mails", Keep::Inbound, "r.received_at < $1 and r.due_at is null order by r.received_at"),
     // Dropped ones; engagement deletes those whose send it finds.
     of_all("pending_facts", Keep::Inbound, "r.dropped_at < $1 order by r.dropped_at"),
-    // Reports about a mail come up to weeks later. Its index finds blocks, not rows.
-    of_all("provider_messages", Keep::Days(90), "r.noted_at < $1"),
+    // Reports about a mail come up to weeks later.
+    of_all("provider_messages", Keep::Days(90), "r.noted_at < $1 order by r.noted_at"),
     // Delivery keeps the newest 500 of a tenant at most.
     of_all("captured_mails", Keep::Days(7), "r.captured_at < $1 order by r.captured_at"),
     // A rate that was not renewed for an hour is ignored.

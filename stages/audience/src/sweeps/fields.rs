@@ -11,8 +11,9 @@ use uuid::Uuid;
 /// Contacts that one slice looks at.
 pub(super) const SLICE: i64 = 5_000;
 
-/// The sweep that takes the values of removed fields out of contacts. It goes over all contacts of the tenant in slices, in id order, until
-/// a look at all of them finds no value. Contacts that another transaction has locked are left to the next pass.
+/// The sweep that takes the values of removed fields out of contacts, tenants in turn. It goes over all contacts of the tenant in slices, in id
+/// order, for all fields at once, until a look at all of them finds no value. Contacts that another transaction has locked are left to the
+/// next pass, and so are fields that are removed during one.
 #[derive(Debug)]
 pub struct RemoveFields {
     /// In the stages' role.
@@ -43,76 +44,99 @@ impl Sweep for RemoveFields {
     }
 
     async fn sweep(&self) -> Result<u64, StageError> {
-        let Some(field) = RemovedField::next(&self.pool).await? else { return Ok(0) };
-        if field.begins_pass && !self.writers_are_over(field.tenant_id).await? {
+        let Some(pass) = Pass::next(&self.pool).await? else { return Ok(0) };
+        if pass.swept_to.is_none() && !self.writers_are_over(pass.tenant_id).await? {
             return Ok(0);
         }
         let mut tx = self.pool.begin().await?;
-        let progress = field.take_out_slice(&mut tx, self.slice).await?;
+        let progress = pass.take_out_slice(&mut tx, self.slice).await?;
         tx.commit().await?;
         Ok(u64::from(progress))
     }
 }
 
-struct RemovedField {
+/// A pass over the contacts of a tenant, for the removed fields that it began with.
+struct Pass {
     tenant_id: Uuid,
-    id: Uuid,
-    key: String,
-    begins_pass: bool,
+    fields: Vec<Uuid>,
+    /// The last contact of the slice before; `None`: the pass begins.
+    swept_to: Option<Uuid>,
 }
 
-impl RemovedField {
-    /// The field that was tried longest ago. Noted before it is tried: one that has to wait keeps no other waiting.
+impl Pass {
+    /// Of the tenant that was tried longest ago, the pass that is under way, or else the next. Noted before it is tried: one that has to wait
+    /// keeps no other tenant waiting. A field that is removed now gives its tenant no earlier turn.
     async fn next(pool: &PgPool) -> sqlx::Result<Option<Self>> {
         sqlx::query_as!(
             Self,
-            r#"with next as (
-                   select tenant_id, key from removed_fields order by tried_at nulls first limit 1 for update skip locked
+            r#"with next as materialized (
+                   select tenant_id from removed_fields group by tenant_id order by max(tried_at) nulls first limit 1
+               ), fields as (
+                   select r.tenant_id, r.key from removed_fields r, next n
+                   where r.tenant_id = n.tenant_id
+                   order by r.key
+                   for update of r skip locked
+               ), whole as (
+                   -- Not beside another process.
+                   select from fields having count(*) = (select count(*) from removed_fields r, next n where r.tenant_id = n.tenant_id)
+               ), noted as (
+                   update removed_fields r set tried_at = now() from fields f, whole
+                   where r.tenant_id = f.tenant_id and r.key = f.key
+                   returning r.tenant_id, r.id, r.swept_to
                )
-               update removed_fields r set tried_at = now() from next n
-               where r.tenant_id = n.tenant_id and r.key = n.key
-               returning r.tenant_id, r.id, r.key, r.swept_to is null as "begins_pass!""#,
+               select tenant_id as "tenant_id!", array_agg(id) as "fields!", swept_to as "swept_to?"
+               from noted
+               group by tenant_id, swept_to
+               order by swept_to desc nulls last
+               limit 1"#,
         )
         .fetch_optional(pool)
         .await
     }
 
-    /// Takes the values out of the next slice of contacts. After the last slice the field is gone; false if the next pass begins.
+    /// Takes the values out of the next slice of contacts. After the last slice the fields are gone; false if the next pass begins.
     async fn take_out_slice(&self, db: &mut PgConnection, slice: i64) -> sqlx::Result<bool> {
-        // One process at a time, and none after the field is gone: the key may be that of a new field then.
-        let locked = sqlx::query!(
-            "select swept_to from removed_fields where tenant_id = $1 and id = $2 and key = $3 for update skip locked",
+        // One process at a time, and none after a field is gone: its key may be that of a new field then.
+        let keys = sqlx::query_scalar!(
+            "select key from removed_fields
+             where tenant_id = $1 and id = any($2) and swept_to is not distinct from $3
+             order by key
+             for update skip locked",
             self.tenant_id,
-            self.id,
-            self.key,
-        );
-        let Some(field) = locked.fetch_optional(&mut *db).await? else { return Ok(false) };
+            &self.fields,
+            self.swept_to,
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        if keys.len() < self.fields.len() {
+            return Ok(false);
+        }
         let last = sqlx::query_scalar!(
             "with slice as materialized (
                  select id from contacts where tenant_id = $1 and ($3::uuid is null or id > $3) order by id limit $4
              ), held as (
                  select c.id from slice s join contacts c on c.tenant_id = $1 and c.id = s.id
-                 where c.fields ? $2 order by c.id for no key update of c skip locked
+                 where c.fields ?| $2 order by c.id for no key update of c skip locked
              ), emptied as (
-                 update contacts c set fields = c.fields - $2::text, updated_at = now()
+                 update contacts c set fields = c.fields - $2::text[], updated_at = now()
                  from held where c.tenant_id = $1 and c.id = held.id
              )
              select id from slice order by id offset $4 - 1",
             self.tenant_id,
-            self.key,
-            field.swept_to,
+            &keys,
+            self.swept_to,
             slice,
         )
         .fetch_optional(&mut *db)
         .await?;
         // A slice that is not full is the last one.
-        if last.is_none() && self.end(&mut *db).await? {
+        if last.is_none() && self.end(&mut *db, &keys).await? {
             return Ok(true);
         }
         sqlx::query!(
-            "update removed_fields set swept_to = $3 where tenant_id = $1 and key = $2",
+            "update removed_fields set swept_to = $3 where tenant_id = $1 and key = any($2)",
             self.tenant_id,
-            self.key,
+            &keys,
             last,
         )
         .execute(db)
@@ -120,16 +144,20 @@ impl RemovedField {
         Ok(last.is_some())
     }
 
-    /// Frees the key unless a contact has a value: one that was locked, or that took it over from a contact which was merged into it.
-    async fn end(&self, db: &mut PgConnection) -> sqlx::Result<bool> {
+    /// Frees the keys of which no contact has a value; true if these are all. A contact has one that was locked, or that took it over from a
+    /// contact which was merged into it.
+    async fn end(&self, db: &mut PgConnection, keys: &[String]) -> sqlx::Result<bool> {
         let ended = sqlx::query!(
-            "delete from removed_fields
-             where tenant_id = $1 and key = $2 and not exists (select from contacts where tenant_id = $1 and fields ? $2)",
+            "with held as materialized (
+                 select fields from contacts where tenant_id = $1 and fields ?| $2
+             )
+             delete from removed_fields r
+             where r.tenant_id = $1 and r.key = any($2) and not exists (select from held h where h.fields ? r.key)",
             self.tenant_id,
-            self.key,
+            keys,
         )
         .execute(db)
         .await?;
-        Ok(ended.rows_affected() > 0)
+        Ok(ended.rows_affected() == keys.len() as u64)
     }
 }

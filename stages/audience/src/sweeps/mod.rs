@@ -55,7 +55,7 @@ pub(crate) fn start(
         Arc::new(Retention { pool: pool.clone(), settings: settings.retention.clone() }),
         Arc::new(RemoveFields { pool: pool.clone(), slice: fields::SLICE }),
         Arc::new(Erasures(by_key)),
-        Arc::new(SendConfirmations::new(pool.clone(), settings.confirmations)),
+        Arc::new(SendConfirmations::new(pool.clone(), deps.runner.pause_gate().clone(), settings.confirmations)),
     ];
     for sweep in sweeps {
         deps.runner.start_sweep(stage, sweep);

@@ -22,9 +22,7 @@ pub struct WarnQuotas {
 #[async_trait]
 impl Sweep for WarnQuotas {
     fn schedule(&self) -> SweepSchedule {
-        SweepSchedule::every("warn_quotas", Duration::from_secs(60))
-            .when("exists (select from send_usage where day = (now() at time zone 'utc')::date)")
-            .also_when_paused()
+        SweepSchedule::every("warn_quotas", Duration::from_secs(60)).also_when_paused()
     }
 
     /// The notice's id follows from tenant and period: of any number of processes one writes it, once.

@@ -2,8 +2,8 @@
 
 use ledger::confirmations::{self, ConfirmationSettings, SendConfirmations};
 use rstest::rstest;
-use runner::Sweep;
-use runtime::MasterKeys;
+use runner::{PauseGate, Sweep};
+use runtime::{MasterKeys, PauseSwitches};
 use schemas::{
     RequestKind,
     messages::{MailOptions, TransactionalPayload},
@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, types::Json};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{pause_ledger, release_ledger, start};
 
 /// A tenant that may send, and people whose consent is pending.
 async fn pending(rig: &Rig, count: usize) -> (Tenant, Vec<Person>) {
@@ -40,7 +40,7 @@ async fn ask_as(rig: &Rig, tenant: &Tenant, people: &[Person], is_bulk: bool) ->
 }
 
 fn sweep_of(rig: &Rig, settings: ConfirmationSettings) -> SendConfirmations {
-    SendConfirmations::new(rig.process().pool, settings)
+    SendConfirmations::new(rig.process().pool, PauseGate::new(PauseSwitches::released()), settings)
 }
 
 async fn sweep(rig: &Rig) -> u64 {
@@ -87,6 +87,17 @@ async fn a_thousand_sign_ups_of_one_address_are_one_mail() {
         while sweep(&rig).await > 0 {}
     }
     assert_eq!((mails(&rig).await, state(&rig).await), (5, ("expired".to_owned(), 5)), "and five in all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_up_after_its_confirmation_expired_needs_no_sweep_before() {
+    let rig = Rig::new().await;
+    let (tenant, people) = pending(&rig, 1).await;
+    ask(&rig, &tenant, &people).await;
+    sweep(&rig).await;
+    pass(&rig, "100 days").await;
+    assert_eq!((ask(&rig, &tenant, &people).await, sweep(&rig).await, mails(&rig).await), (1, 1, 2));
+    assert_eq!(state(&rig).await, ("pending".to_owned(), 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +183,33 @@ async fn a_sign_up_is_mailed_before_what_an_import_asked_for() {
     assert_eq!(mailed, expected);
     run(&rig, "update confirmations set last_mail_at = last_mail_at - interval '61 minutes'").await;
     while all.sweep().await.unwrap() > 0 {}
-    assert_eq!(mails(&rig).await, 4, "the import is mailed when nobody else waits");
+    assert_eq!(mails(&rig).await, 3, "the import is mailed when nobody else waits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_leaves_sign_ups_a_part_of_the_hour() {
+    let rig = Rig::new().await;
+    let settings = ConfirmationSettings { confirmation_rate_per_hour: 10, ..ConfirmationSettings::default() };
+    let (tenant, people) = pending(&rig, 21).await;
+    let all = sweep_of(&rig, settings);
+    ask_as(&rig, &tenant, &people[..20], true).await;
+    while all.sweep().await.unwrap() > 0 {}
+    assert_eq!(mails(&rig).await, 8);
+    ask(&rig, &tenant, &people[20..]).await;
+    all.sweep().await.unwrap();
+    assert_eq!(rig.number("select count(*) from confirmations where mails = 1 and not is_bulk").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sign_ups_of_every_tenant_come_before_imports() {
+    let rig = Rig::new().await;
+    // More than one sweep takes.
+    let (importing, crowd) = pending(&rig, 501).await;
+    let (small, few) = pending(&rig, 1).await;
+    ask_as(&rig, &importing, &crowd, true).await;
+    ask(&rig, &small, &few).await;
+    assert_eq!(sweep(&rig).await, 500);
+    assert_eq!(rig.number("select count(*) from confirmations where mails = 1 and not is_bulk").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,6 +263,26 @@ async fn a_contact_that_may_not_be_asked_gets_no_mail(#[case] change: &str, #[ca
     if expected == "withdrawn" {
         assert_eq!(ask(&rig, &tenant, &people).await, 0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmation_ends_as_it_was_shown_before_the_sweep() {
+    let rig = Rig::new().await;
+    let (tenant, people) = pending(&rig, 1).await;
+    ask(&rig, &tenant, &people).await;
+    sweep(&rig).await;
+    pass(&rig, "100 days").await;
+    run(&rig, "update contacts set marketing_status = 'unsubscribed'").await;
+    let shown: String = sqlx::query_scalar(
+        "select confirmation_state(f.state, f.expires_at, c.marketing_status)
+         from confirmations f join contacts c on c.id = f.contact_id",
+    )
+    .fetch_one(&rig.pool)
+    .await
+    .unwrap();
+    sweep(&rig).await;
+    let ended = state(&rig).await.0;
+    assert_eq!((shown.as_str(), ended.as_str()), ("withdrawn", "withdrawn"));
 }
 
 #[rstest]
@@ -296,4 +353,42 @@ async fn a_confirmation_mail_passes_the_gate_as_any_other() {
                 join confirmations f on f.tenant_id = s.tenant_id and f.send_id = s.id and f.contact_id = s.contact_id";
     until("the send to be in the ledger", async || rig.number(sent).await == 1).await;
     assert_eq!(rig.number("select count(*) from contacts where marketing_status = 'pending'").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_asked_while_the_ledger_is_held() {
+    let rig = Rig::new().await;
+    let (tenant, people) = pending(&rig, 1).await;
+    ask(&rig, &tenant, &people).await;
+    let switches = pause_ledger(&rig).await;
+    let gate = PauseGate::new(switches.clone());
+    let sweep = SendConfirmations::new(rig.process().pool, gate, ConfirmationSettings::default());
+    assert_eq!((sweep.sweep().await.unwrap(), mails(&rig).await), (0, 0));
+    release_ledger(&rig, &switches).await;
+    assert_eq!((sweep.sweep().await.unwrap(), mails(&rig).await), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mails_before_an_erasure_count_when_the_master_key_was_rotated() {
+    let rig = Rig::new().await;
+    let (tenant, people) = pending(&rig, 2).await;
+    let [old, new] = ["aa".repeat(32), "bb".repeat(32)];
+    let erased = MasterKeys::parse(&old).unwrap().erased_address(tenant.id, &people[1].address);
+    for sql in [
+        "update contacts set status = 'erased', address = $2 where id = $1",
+        "insert into confirmations (tenant_id, contact_id, state, mails)
+         select tenant_id, id, 'withdrawn', 5 from contacts where id = $1 and address = $2",
+    ] {
+        sqlx::query(sql).bind(people[0].id).bind(&erased).execute(&rig.pool).await.unwrap();
+    }
+    let (settings, keys) = (ConfirmationSettings::default(), MasterKeys::parse(&format!("{new},{old}")).unwrap());
+    let mut db = rig.pool.acquire().await.unwrap();
+    let asked = confirmations::request(&mut db, tenant.id, &[people[1].id], false, &settings, &keys).await.unwrap();
+    assert!(asked.is_empty(), "the address was asked five times");
+    let mails: i32 = sqlx::query_scalar("select mails from confirmations where contact_id = $1")
+        .bind(people[1].id)
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(mails, 5);
 }

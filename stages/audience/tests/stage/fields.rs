@@ -90,3 +90,32 @@ async fn a_writer_that_knows_the_field_leaves_no_value_behind() {
     sweep_all(&rig).await;
     assert_eq!((values(&rig).await, being_removed(&rig).await), (0, 0));
 }
+
+#[tokio::test]
+async fn tenants_take_turns_however_many_fields_each_removes() {
+    let rig = Rig::new().await;
+    let (many, _) = removed(&rig, 7).await;
+    let more = "insert into removed_fields (tenant_id, id, key)
+                select $1, gen_random_uuid(), 'f' || n from generate_series(1, 150) n";
+    sqlx::query(more).bind(many.id).execute(&rig.pool).await.unwrap();
+    assert_eq!((sweep(&rig).await, values(&rig).await), (1, 4));
+    removed(&rig, 2).await;
+    assert_eq!((sweep(&rig).await, values(&rig).await, being_removed(&rig).await), (1, 4, 151));
+    // All fields of the tenant in one pass.
+    assert_eq!((sweep(&rig).await, sweep(&rig).await), (1, 1));
+    assert_eq!((values(&rig).await, being_removed(&rig).await), (0, 0));
+}
+
+#[tokio::test]
+async fn a_field_that_is_removed_during_a_pass_goes_in_the_next() {
+    let rig = Rig::new().await;
+    let (tenant, _) = removed(&rig, 7).await;
+    assert_eq!((sweep(&rig).await, values(&rig).await), (1, 4));
+    let sql = "insert into removed_fields (tenant_id, id, key) values ($1, gen_random_uuid(), 'seats')";
+    sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
+    assert_eq!((sweep(&rig).await, sweep(&rig).await), (1, 1));
+    assert_eq!((values(&rig).await, being_removed(&rig).await), (0, 1));
+    sweep_all(&rig).await;
+    assert_eq!(rig.number("select count(*) from contacts where fields <> '{}'").await, 0);
+    assert_eq!(being_removed(&rig).await, 0);
+}

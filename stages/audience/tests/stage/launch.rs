@@ -3,10 +3,10 @@
 use chrono::{TimeDelta, Utc};
 use ledger::requeue::{RequeueScope, RequeuedWork, requeue};
 use schemas::{LaunchId, RequestKind, SendId, new_id, subjects::stream};
-use stage_rig::{Rig, until};
+use stage_rig::{Rig, settings, until};
 use uuid::Uuid;
 
-use crate::{materialized, start};
+use crate::{materialized, pause_ledger, release_ledger, start};
 
 async fn request_is(rig: &Rig, request: Uuid, state: &str) -> bool {
     let found: String = sqlx::query_scalar("select state from requests where id = $1")
@@ -243,6 +243,31 @@ async fn a_scheduled_campaign_starts_when_it_is_due_and_not_before() {
     .await;
     assert_eq!(rig.number("select count(*) from campaigns where materialized_at < scheduled_for").await, 0);
     assert_eq!(rig.number("select count(*) from sends").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launch_begins_when_a_held_ledger_is_released() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 3).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let request = rig.launch_request(&tenant, campaign).await;
+    let switches = pause_ledger(&rig).await;
+    let mut deps = rig.process();
+    deps.runner = deps.runner.with_switches(switches.clone());
+    audience::start(&deps, &settings::<audience::Settings>(&[]));
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    // Until then it is to be announced tomorrow.
+    let looked_at =
+        "select count(*) from requests where state <> 'accepted' or announce_after < now() + interval '1 hour'";
+    until("the launch is looked at", async || rig.number(looked_at).await == 1).await;
+    assert_eq!(rig.number("select count(*) from batches").await, 0);
+    let waiting = "select count(*) from requests where state = 'accepted' and announce_after > now()";
+    assert_eq!(rig.number(waiting).await, 1);
+    release_ledger(&rig, &switches).await;
+    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    assert_eq!(rig.number("select count(*) from sends").await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,8 @@ mod variants;
 
 use audience::Settings;
 use runner::Deps;
+use runtime::{Notifier, PauseSwitches};
+use serde_json::Value;
 use stage_rig::{Rig, settings, until};
 
 /// Starts the stage as one process would.
@@ -28,10 +30,29 @@ async fn start(rig: &Rig, arguments: &[&str]) -> Deps {
     deps
 }
 
+/// Blocks of the database that a statement touched, from `explain (analyze, buffers, format json)`.
+fn blocks_read(explained: &Value) -> u64 {
+    let plan = &explained[0]["Plan"];
+    plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
+}
+
 /// Waits until the audience of the one campaign that is launched is written to the ledger.
 async fn materialized(rig: &Rig) {
     until("materialized", async || {
         rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
     })
     .await;
+}
+
+/// Pauses the ledger, as a restored one is. Answers the switches of a process.
+async fn pause_ledger(rig: &Rig) -> PauseSwitches {
+    sqlx::query("update ledger set held_at = now()").execute(&rig.pool).await.unwrap();
+    let deps = rig.process();
+    PauseSwitches::follow(&deps.by_key, rig.bus.clone(), Notifier::default(), true, deps.shutdown)
+}
+
+/// Releases the ledger, and waits until its process knows.
+async fn release_ledger(rig: &Rig, switches: &PauseSwitches) {
+    sqlx::query("update ledger set held_at = null").execute(&rig.pool).await.unwrap();
+    until("the release is known", async || !switches.is_ledger_held()).await;
 }

@@ -145,6 +145,23 @@ async fn the_first_range_is_dispatched_before_the_last_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_next_range_is_announced_again_within_a_minute() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let (_, request, _) = pinned_launch(&rig, &tenant, 30).await;
+    // The last range cannot be taken: nothing is announced after the first.
+    let mut held = rig.pool.begin().await.unwrap();
+    sqlx::query("select from launch_audiences where part = 1 for update").execute(&mut *held).await.unwrap();
+    start(&rig, &[]).await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    until("the first range is written", async || rig.number("select count(*) from sends").await == 20).await;
+    let wait = rig.number("select extract(epoch from announce_after - now())::bigint from requests").await;
+    assert!(wait <= 60, "{wait}");
+    held.rollback().await.unwrap();
+    materialized(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_is_archived_while_ranges_are_written_has_a_send_and_who_was_before_has_none() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

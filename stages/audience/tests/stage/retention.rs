@@ -8,8 +8,10 @@ use runner::Sweep;
 use runtime::{Database, Role};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool, Row};
-use stage_rig::{Rig, Tenant, rows_in_vain, scans, settings};
+use stage_rig::{Rig, Tenant, rows_in_vain, scans, settings, until};
 use uuid::Uuid;
+
+use crate::blocks_read;
 
 fn sweep(rig: &Rig, arguments: &[&str]) -> Retention {
     Retention { pool: rig.pool.clone(), settings: settings::<RetentionSettings>(arguments) }
@@ -511,6 +513,40 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
 }
 
 #[tokio::test]
+async fn a_month_is_not_dropped_under_a_retry() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    for sql in [
+        "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size, failed, done_at)
+         select tenant_id, '01856aa0-c800-7000-8000-000000000000', '2023-01-01', 'campaign', 'bulk', 'marketing', id, content_id,
+                sender_profile_id, 'done', 1, 1, now()
+         from campaigns where tenant_id = $1",
+        "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, reason, decided_at)
+         select tenant_id, id, month, campaign_id, gen_random_uuid(), 'failed', 'temporary', now() from batches where tenant_id = $1",
+    ] {
+        sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
+    }
+    let mut retry = rig.pool.begin().await.unwrap();
+    let retried = ledger::retry::retry_failed(&mut retry, tenant.id, campaign, &["temporary"]).await.unwrap();
+    assert_eq!(retried.queued, 1);
+    let pool = rig.pool.clone();
+    let drop = tokio::spawn(async move {
+        let drop = "select drop_ledger_month('2024-01-01')";
+        sqlx::query_scalar::<_, Option<chrono::NaiveDate>>(drop).fetch_one(&pool).await
+    });
+    until("the drop waits", async || rig.statements_waiting().await == 1).await;
+    retry.commit().await.unwrap();
+    // It may have waited too long.
+    let dropped = drop.await.unwrap();
+    assert!(!matches!(dropped, Ok(Some(_))), "{dropped:?}");
+    assert_eq!(rig.number("select count(*) from sends where state = 'queued'").await, 1);
+    rig.assert_books().await;
+}
+
+#[tokio::test]
 async fn mail_that_is_still_open_keeps_no_month_in_the_ledger() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
@@ -800,4 +836,34 @@ async fn a_table_that_somebody_holds_keeps_no_other_from_its_retention() {
     backup.rollback().await.unwrap();
     sweep_all(&rig, &[]).await;
     assert_eq!(rig.number("select count(*) from dropped_months").await, 1);
+}
+
+#[tokio::test]
+async fn rows_in_pages_that_are_used_again_are_not_read_at_each_run() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let owner = owner(&rig).await;
+    for (name, days) in [("old", 91), ("young", 1)] {
+        sqlx::query(
+            "insert into provider_messages (tenant_id, provider, message_id, send_id, noted_at)
+             select $1, 'ses', $2 || n, gen_random_uuid(), now() - make_interval(days => $3) from generate_series(1, 10000) n",
+        )
+        .bind(tenant.id)
+        .bind(name)
+        .bind(days)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        sweep_all(&rig, &[]).await;
+        sqlx::raw_sql("vacuum analyze provider_messages").execute(&owner).await.unwrap();
+    }
+    let rule = RULES.iter().find(|rule| rule.table == "provider_messages").unwrap();
+    let statement = rule.statement().replace("$1", "(now() - interval '90 days')").replace("$2", "2000");
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, buffers, format json) {statement}")))
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    let blocks = blocks_read(&plan);
+    assert!(blocks < 50, "{blocks} blocks were read: {plan:#}");
+    assert_eq!(rig.number("select count(*) from provider_messages").await, 10_000);
 }

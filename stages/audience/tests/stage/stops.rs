@@ -3,10 +3,11 @@
 use ledger::end_stopped::EndStopped;
 use runner::Sweep;
 use schemas::{LaunchId, month_of};
+use serde_json::Value;
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{blocks_read, start};
 
 /// A launched campaign to so many people, dispatched as far as the backlog goes.
 async fn running(rig: &Rig, people: usize) -> Uuid {
@@ -158,4 +159,39 @@ async fn complaints_trip_it_too() {
     set(&rig, "update batches set complained = 4, queued = queued - 4, sent = 4 where state = 'announced'").await;
     until("paused", async || pause_reason(&rig).await.as_deref() == Some("tripwire_complaints")).await;
     assert_eq!(rig.number("select count(*) from campaigns where tripwire = 'tripped'").await, 1);
+}
+
+#[tokio::test]
+async fn the_tripwire_does_not_read_all_batches_of_a_slow_campaign() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let launch = LaunchId::fresh();
+    let ids: Vec<Uuid> = (0..6_000).map(|number| launch.batch(number)).collect();
+    // Of a mail each. Three came back.
+    sqlx::query(
+        "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size, sent, bounced)
+         select $1, b.id, $3, 'campaign', 'bulk', 'marketing', $4, $5, $6, 'done', 1, 1, (b.n % 2000 = 0)::integer
+         from unnest($2::uuid[]) with ordinality as b (id, n)",
+    )
+    .bind(tenant.id)
+    .bind(&ids)
+    .bind(month_of(ids[0]))
+    .bind(campaign)
+    .bind(tenant.content)
+    .bind(tenant.sender)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let owner = sqlx::PgPool::connect(&rig.database.url()).await.unwrap();
+    sqlx::raw_sql("analyze campaigns, batches").execute(&owner).await.unwrap();
+    let statement = include_str!("../../queries/tripped_campaigns.sql");
+    let plan: Value =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(format!("explain (analyze, buffers, format json)\n{statement}")))
+            .fetch_one(&rig.pool)
+            .await
+            .unwrap();
+    let blocks = blocks_read(&plan);
+    assert!(blocks < 100, "{blocks} blocks were read: {plan:#}");
 }

@@ -127,6 +127,24 @@ async fn what_is_announced_at_its_time_was_not_lost() {
 }
 
 #[tokio::test]
+async fn a_launch_that_has_not_begun_is_not_announced_while_the_ledger_is_held() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    rig.launch_request(&tenant, campaign).await;
+    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default());
+    for (held_at, announced) in [("now()", 0), ("null", 1)] {
+        let hold = format!("update ledger set held_at = {held_at}");
+        sqlx::query(sqlx::AssertSqlSafe(hold)).execute(&rig.pool).await.unwrap();
+        sqlx::query("update requests set announce_after = now()").execute(&rig.pool).await.unwrap();
+        sweep.sweep().await.unwrap();
+        assert_eq!(rig.number("select count(*) from requests where announcements > 0").await, announced, "{held_at}");
+    }
+}
+
+#[tokio::test]
 async fn a_kind_of_a_newer_version_delays_no_other_request() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
@@ -261,6 +279,40 @@ async fn a_timed_batch_is_dispatched_when_its_time_has_come() {
     })
     .await;
     rig.assert_books().await;
+}
+
+#[tokio::test]
+async fn batches_that_are_timed_for_later_are_not_read_each_second() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let first = new_batch_id();
+    sqlx::query(
+        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, announce_after, size, queued)
+         select $1, (left(replace($2::text, '-', ''), 23) || lpad(to_hex(n * 512), 9, '0'))::uuid, $3, 'transactional', 'bulk',
+                'operational', $4, $5, 'timed', case n when 1 then now() else now() + interval '1 day' end, 1, 1
+         from generate_series(1, 5000) n",
+    )
+    .bind(tenant.id)
+    .bind(first)
+    .bind(schemas::month_of(first))
+    .bind(tenant.content)
+    .bind(tenant.sender)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    let owner = sqlx::PgPool::connect(&rig.database.url()).await.unwrap();
+    sqlx::raw_sql("analyze batches").execute(&owner).await.unwrap();
+    let statement = include_str!("../../../shared/ledger/queries/dispatch/reannounce_batches.sql");
+    let plan: serde_json::Value =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(format!("explain (analyze, format json)\n{statement}")))
+            .bind(256_i64)
+            .bind(60.0)
+            .bind(10.0)
+            .fetch_one(&mut *PreparedPool::new(&rig.pool, 1).begin().await.unwrap())
+            .await
+            .unwrap();
+    let in_vain = rows_in_vain(&plan);
+    assert!(in_vain < 100.0, "{in_vain} rows were looked at in vain: {plan:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ use std::{
 };
 
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 use self::throttles::Throttles;
 use ledger::schedule::RetryDeadline;
@@ -44,7 +45,8 @@ struct SharedThrottles {
 }
 
 impl Pacer {
-    /// A pacer with at most `limit` transactions of campaigns at once to one receiver, and `ceiling` mails a second for one throttle key.
+    /// A pacer with at most `limit` transactions of campaigns at once to one receiver, through the platform's relay and through each
+    /// tenant's connection, and `ceiling` mails a second for one throttle key.
     pub fn new(limit: usize, ceiling: Option<f64>) -> Self {
         let throttles = Mutex::new(Throttles::new(limit, ceiling, RetryDeadline::Bulk.limit()));
         Self { shared: Arc::new(SharedThrottles { throttles, freed: Notify::new() }) }
@@ -57,13 +59,14 @@ impl Pacer {
     }
 
     /// A permit for mail whose throttle key has a rate limit. `None`: there is no limit, or the receiver is busy for a moment; call
-    /// [`Self::acquire`] before sending.
+    /// [`Self::acquire`] before sending. `over`: the tenant's connection that carries it; `None`: the platform's relay.
     ///
     /// # Errors
     /// [`PaceRefusal`] if the mail may not go now.
     pub fn try_acquire(
         &self,
         key: &ThrottleKey,
+        over: Option<Uuid>,
         turn: PacePriority,
         was_tried: bool,
     ) -> Result<Option<PacePermit>, PaceRefusal> {
@@ -72,22 +75,24 @@ impl Pacer {
         if !throttles.is_limited(key) {
             return Ok(None);
         }
-        let started = throttles.start(key, turn, was_tried, now)?;
+        let started = throttles.start(key, over, turn, was_tried, now)?;
         drop(throttles);
-        Ok(started.then(|| self.permit(key.clone(), now)))
+        Ok(started.then(|| self.permit(key.clone(), over, now)))
     }
 
-    fn permit(&self, key: ThrottleKey, began: Instant) -> PacePermit {
-        PacePermit { shared: self.shared.clone(), key, feedback: Feedback::Silent, began }
+    fn permit(&self, key: ThrottleKey, over: Option<Uuid>, began: Instant) -> PacePermit {
+        PacePermit { shared: self.shared.clone(), key, over, feedback: Feedback::Silent, began }
     }
 
-    /// Waits until a transaction may start, for a moment at most. `was_tried`: the mail was deferred before.
+    /// Waits until a transaction may start, for a moment at most. `over`: the tenant's connection that carries it; `None`: the platform's
+    /// relay. `was_tried`: the mail was deferred before.
     ///
     /// # Errors
     /// [`PaceRefusal`] if it may not: the caller defers the send and frees its worker.
     pub async fn acquire(
         &self,
         key: ThrottleKey,
+        over: Option<Uuid>,
         turn: PacePriority,
         was_tried: bool,
     ) -> Result<PacePermit, PaceRefusal> {
@@ -98,9 +103,9 @@ impl Pacer {
             tokio::pin!(freed);
             freed.as_mut().enable();
             let now = Instant::now();
-            let started = self.shared.lock().start(&key, turn, was_tried, now)?;
+            let started = self.shared.lock().start(&key, over, turn, was_tried, now)?;
             if started {
-                return Ok(self.permit(key, now));
+                return Ok(self.permit(key, over, now));
             }
             if tokio::time::Instant::now() >= give_up {
                 return Err(PaceRefusal::Throttled(BUSY_WAIT));
@@ -122,6 +127,7 @@ impl SharedThrottles {
 pub struct PacePermit {
     shared: Arc<SharedThrottles>,
     key: ThrottleKey,
+    over: Option<Uuid>,
     feedback: Feedback,
     began: Instant,
 }
@@ -140,7 +146,7 @@ impl PacePermit {
 
 impl Drop for PacePermit {
     fn drop(&mut self) {
-        let is_cut = self.shared.lock().finish(&self.key, self.feedback, self.began, Instant::now());
+        let is_cut = self.shared.lock().finish(&self.key, self.over, self.feedback, self.began, Instant::now());
         self.shared.freed.notify_waiters();
         if is_cut {
             tracing::info!(
@@ -156,7 +162,6 @@ impl Drop for PacePermit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uuid::Uuid;
 
     fn key(domain: &str) -> ThrottleKey {
         ThrottleKey::new(Uuid::nil(), "acme.example", domain)
@@ -165,10 +170,10 @@ mod tests {
     #[tokio::test]
     async fn a_waiting_task_starts_when_another_ends() {
         let pacer = Pacer::new(1, None);
-        let first = pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap();
+        let first = pacer.acquire(key("a.example"), None, PacePriority::New, false).await.unwrap();
         let waiting = tokio::spawn({
             let pacer = pacer.clone();
-            async move { pacer.acquire(key("a.example"), PacePriority::New, false).await.map(drop) }
+            async move { pacer.acquire(key("a.example"), None, PacePriority::New, false).await.map(drop) }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
@@ -179,23 +184,27 @@ mod tests {
     #[tokio::test]
     async fn bulk_mail_does_not_wait_long_for_a_busy_receiver() {
         let pacer = Pacer::new(1, None);
-        let _first = pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap();
-        let second = pacer.acquire(key("a.example"), PacePriority::New, false).await;
+        let _first = pacer.acquire(key("a.example"), None, PacePriority::New, false).await.unwrap();
+        let second = pacer.acquire(key("a.example"), None, PacePriority::New, false).await;
         assert_eq!(second.unwrap_err(), PaceRefusal::Throttled(BUSY_WAIT));
-        assert!(pacer.acquire(key("b.example"), PacePriority::New, false).await.is_ok());
+        assert!(pacer.acquire(key("b.example"), None, PacePriority::New, false).await.is_ok());
     }
 
     #[tokio::test]
     async fn only_the_receiver_that_defers_is_slowed_down() {
         let pacer = Pacer::new(9, None);
         for _ in 0..2 {
-            pacer.acquire(key("a.example"), PacePriority::New, false).await.unwrap().record_answer(Feedback::Deferred);
+            pacer
+                .acquire(key("a.example"), None, PacePriority::New, false)
+                .await
+                .unwrap()
+                .record_answer(Feedback::Deferred);
         }
         assert!(pacer.is_limited(&key("a.example")));
         assert!(matches!(
-            pacer.acquire(key("a.example"), PacePriority::New, false).await,
+            pacer.acquire(key("a.example"), None, PacePriority::New, false).await,
             Err(PaceRefusal::Throttled(_))
         ));
-        assert!(pacer.acquire(key("b.example"), PacePriority::New, false).await.is_ok());
+        assert!(pacer.acquire(key("b.example"), None, PacePriority::New, false).await.is_ok());
     }
 }

@@ -14,7 +14,7 @@ use super::rate::{PacePriority, Rate, ReducedRate};
 /// The most throttle keys in memory. Beyond it, the idle ones that were used longest ago are evicted.
 pub const MAX_THROTTLES: usize = 10_000;
 /// A throttle key with a reduced rate is evicted after this time without use.
-const REDUCED_LIFE: Duration = Duration::from_secs(60 * 60);
+pub const REDUCED_LIFE: Duration = Duration::from_secs(60 * 60);
 /// A throttle key without a reduced rate is evicted after this time without use.
 const UNLIMITED_LIFE: Duration = Duration::from_secs(60);
 
@@ -101,12 +101,14 @@ pub(super) struct Throttles {
     ceiling: Option<f64>,
     retry_deadline: Duration,
     throttles: HashMap<ThrottleKey, ThrottleEntry>,
-    in_flight: HashMap<Arc<str>, usize>,
+    /// By connection and receiver. A tenant's connection may be slow, and its mail counts while it waits for it: were it counted with
+    /// others' mail, it would take up what these may send to the receiver.
+    in_flight: HashMap<(Option<Uuid>, Arc<str>), usize>,
 }
 
 impl Throttles {
-    /// Prompt mail aside, at most `limit` (at least 1) transactions at once to one receiver, and `ceiling` mails a second for one throttle
-    /// key. Mail that was tried before expires when its receiver has accepted nothing for `retry_deadline`.
+    /// Prompt mail aside, at most `limit` (at least 1) transactions at once over one connection to one receiver, and `ceiling` mails a
+    /// second for one throttle key. Mail that was tried before expires when its receiver has accepted nothing for `retry_deadline`.
     pub fn new(limit: usize, ceiling: Option<f64>, retry_deadline: Duration) -> Self {
         Self { limit: limit.max(1), ceiling, retry_deadline, throttles: HashMap::new(), in_flight: HashMap::new() }
     }
@@ -117,18 +119,21 @@ impl Throttles {
     }
 
     /// Starts a transaction if it may start now: it counts as in flight until [`Self::finish`]. `false`: as many as allowed are in flight
-    /// to the receiver. `was_tried`: the mail was deferred before.
+    /// to the receiver. `over`: the tenant's connection that carries it; `None`: the platform's relay. `was_tried`: the mail was deferred
+    /// before.
     ///
     /// # Errors
     /// [`PaceRefusal`]: the rate is limited.
     pub fn start(
         &mut self,
         key: &ThrottleKey,
+        over: Option<Uuid>,
         turn: PacePriority,
         was_tried: bool,
         now: Instant,
     ) -> Result<bool, PaceRefusal> {
-        let in_flight = self.in_flight.get(&key.receiver.name).copied().unwrap_or(0);
+        let counted = (over, key.receiver.name.clone());
+        let in_flight = self.in_flight.get(&counted).copied().unwrap_or(0);
         // Prompt mail has few connections of its own, and must not wait for campaigns that wait for theirs.
         if turn != PacePriority::Prompt && in_flight >= self.limit {
             return Ok(false);
@@ -143,16 +148,24 @@ impl Throttles {
             return Err(entry.rate.slot(now).map_or_else(PaceRefusal::QueueFull, PaceRefusal::Throttled));
         }
         entry.in_flight += 1;
-        *self.in_flight.entry(key.receiver.name.clone()).or_default() += 1;
+        *self.in_flight.entry(counted).or_default() += 1;
         Ok(true)
     }
 
     /// Ends a transaction. True if its answer cut the rate.
-    pub fn finish(&mut self, key: &ThrottleKey, feedback: Feedback, began: Instant, now: Instant) -> bool {
-        if let Some(in_flight) = self.in_flight.get_mut(&key.receiver.name) {
+    pub fn finish(
+        &mut self,
+        key: &ThrottleKey,
+        over: Option<Uuid>,
+        feedback: Feedback,
+        began: Instant,
+        now: Instant,
+    ) -> bool {
+        let counted = (over, key.receiver.name.clone());
+        if let Some(in_flight) = self.in_flight.get_mut(&counted) {
             *in_flight = in_flight.saturating_sub(1);
             if *in_flight == 0 {
-                self.in_flight.remove(&key.receiver.name);
+                self.in_flight.remove(&counted);
             }
         }
         let Some(entry) = self.throttles.get_mut(key) else { return false };

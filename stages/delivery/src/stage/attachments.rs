@@ -11,10 +11,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::routes::ProviderRoute;
 use crate::provider::ProviderKind;
 
 /// Bytes of messages with attachments that are prepared or in flight at once, per process.
 const IN_FLIGHT_BYTES: usize = 128 * 1024 * 1024;
+/// Of these, bytes of messages that go through one tenant's connection. As with workers, one connection uses at most half, …
+const OF_ONE_CONNECTION: usize = IN_FLIGHT_BYTES / 2;
+/// … and the connections of all tenants leave a quarter to the platform's relay.
+const OF_ALL_CONNECTIONS: usize = IN_FLIGHT_BYTES / 4 * 3;
 /// A message is in memory twice while it is sent over SMTP: the original and its dot-stuffed copy.
 const SMTP_COPIES: usize = 2;
 /// And four times while a request is made of it: the original, its files, the values of the request and their text.
@@ -24,8 +29,38 @@ const CACHE_BYTES: u64 = 48 * 1024 * 1024;
 const CACHE_LIFE: Duration = Duration::from_secs(60);
 /// Pause before attachments are read again while Postgres does not give them.
 const RETRY: Duration = Duration::from_secs(1);
-/// Bytes for each permit of the semaphore, whose counts are 32 bits.
+/// Bytes for each permit of a semaphore, whose counts are 32 bits.
 const UNIT: usize = 1024;
+
+/// A limit of memory. First come, first served.
+#[derive(Debug, Clone)]
+pub(crate) struct MemoryLimit {
+    permits: Arc<Semaphore>,
+    all: usize,
+}
+
+impl MemoryLimit {
+    fn of_bytes(bytes: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(bytes / UNIT)), all: bytes / UNIT }
+    }
+
+    /// The limit of one tenant's connection.
+    pub fn of_connection() -> Self {
+        Self::of_bytes(OF_ONE_CONNECTION)
+    }
+
+    /// Waits for memory. A message that is larger than the limit takes all of it.
+    async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from((bytes / UNIT).min(self.all)).ok()?;
+        self.permits.clone().acquire_many_owned(units).await.ok()
+    }
+}
+
+/// The memory of one message, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ReservedMemory {
+    _permits: Vec<OwnedSemaphorePermit>,
+}
 
 /// The attachments of one message, in order.
 type LoadedAttachments = Arc<Vec<Vec<u8>>>;
@@ -33,7 +68,8 @@ type LoadedAttachments = Arc<Vec<Vec<u8>>>;
 /// Loads attachments and limits the memory they use.
 pub(crate) struct Attachments {
     pool: PgPool,
-    memory: Arc<Semaphore>,
+    memory: MemoryLimit,
+    of_all_connections: MemoryLimit,
     cache: Cache<(Uuid, Uuid), LoadedAttachments>,
 }
 
@@ -44,16 +80,26 @@ impl Attachments {
         };
         Self {
             pool,
-            memory: Arc::new(Semaphore::new(IN_FLIGHT_BYTES / UNIT)),
+            memory: MemoryLimit::of_bytes(IN_FLIGHT_BYTES),
+            of_all_connections: MemoryLimit::of_bytes(OF_ALL_CONNECTIONS),
             cache: Cache::builder().max_capacity(CACHE_BYTES).weigher(weight).time_to_live(CACHE_LIFE).build(),
         }
     }
 
-    /// Waits for memory for a message of this size that goes through such a provider. First come, first served.
-    pub async fn reserve_memory(&self, message_bytes: usize, over: ProviderKind) -> Option<OwnedSemaphorePermit> {
-        let copies = if over == ProviderKind::Smtp { SMTP_COPIES } else { HTTP_COPIES };
-        let units = (message_bytes * copies).min(IN_FLIGHT_BYTES) / UNIT;
-        self.memory.clone().acquire_many_owned(u32::try_from(units).ok()?).await.ok()
+    /// Waits for memory for a message of this size that goes through such a route.
+    pub async fn reserve_memory(&self, message_bytes: usize, route: &ProviderRoute) -> Option<ReservedMemory> {
+        let copies = if route.provider.kind() == ProviderKind::Smtp { SMTP_COPIES } else { HTTP_COPIES };
+        let of_connections = route.attachment_memory.as_ref().map(|own| [own, &self.of_all_connections]);
+        // The smallest first: what waits for its connection's share keeps nothing that others wait for. A message that is larger than this
+        // share counts as all of it.
+        let limits: Vec<&MemoryLimit> = of_connections.into_iter().flatten().chain([&self.memory]).collect();
+        let share = limits.iter().map(|limit| limit.all * UNIT).min().unwrap_or(IN_FLIGHT_BYTES);
+        let bytes = (message_bytes * copies).min(share);
+        let mut permits = Vec::with_capacity(limits.len());
+        for limit in limits {
+            permits.push(limit.reserve(bytes).await?);
+        }
+        Some(ReservedMemory { _permits: permits })
     }
 
     /// Returns the attachments of a message; `None` if they are gone or the process stops before Postgres is back.

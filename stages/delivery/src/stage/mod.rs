@@ -21,10 +21,10 @@ mod transmit;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use runner::{Deps, Intake, Stage, StageError};
 use runtime::{
     Bus, Gauge, Publication, Vault,
@@ -39,6 +39,7 @@ use schemas::{
 };
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use self::{
     health::{CheckConnections, RelayPing, ReportHealth},
@@ -58,7 +59,8 @@ use smtp::{Pool, PoolCounts, SmtpSettingsError};
 
 pub use settings::Settings;
 
-/// Sends of one message in flight per connection. More than one, so that connections stay busy while sends wait for the ledger.
+/// Sends in flight per connection, of those that are handled together. More than one, so that connections stay busy while sends wait for
+/// the ledger.
 const IN_FLIGHT_PER_CONNECTION: usize = 2;
 
 /// The delivery stage.
@@ -70,7 +72,7 @@ pub struct Delivery {
     pacer: Pacer,
     /// The share of the daily warm-up caps that this process holds.
     warm: WarmupPermits,
-    /// Sends of one message in flight at once, by lane.
+    /// Sends in flight at once of those that are handled together and have one route, by lane.
     bulk_in_flight: usize,
     priority_in_flight: usize,
     relay: [Pool; 2],
@@ -132,7 +134,7 @@ async fn report_connections(relay: [Pool; 2], shutdown: CancellationToken) {
             () = tokio::time::sleep(REPORT_INTERVAL) => {}
         }
     }
-    futures::future::join_all(relay.iter().map(Pool::close_idle)).await;
+    join_all(relay.iter().map(Pool::close_idle)).await;
 }
 
 #[async_trait]
@@ -213,15 +215,27 @@ impl Delivery {
         })
     }
 
-    /// Prepares the sends in chunks and transmits many at once. Returns when every result has been given to the ledger writer.
+    /// Sends what may go now, through all routes at once: messages of several tenants are handled together in the priority lane, and one
+    /// tenant's slow connection must not delay the others. Returns when every result has been given to the ledger writer.
     async fn send_all(&self, context: &SendContext<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
-        let in_flight = if has_priority(context.inputs) { self.priority_in_flight } else { self.bulk_in_flight };
-        let (sendable, throttled) = throttling::throttle_sends(&self.pacer, context.inputs, sendable);
+        let (sendable, throttled) = throttling::throttle_sends(&self.pacer, context.inputs, context.routes, sendable);
         let mut recorded = Vec::with_capacity(sendable.len() + throttled.len());
         for change in throttled {
             let batch = change.send.batch.batch_id;
             recorded.extend(context.outcomes.after(batch, Some(self.ledger.record(change).await)).await);
         }
+        let mut by_route: BTreeMap<Option<Uuid>, Vec<Sendable>> = BTreeMap::new();
+        for sendable in sendable {
+            by_route.entry(context.routes[sendable.due.input].connection).or_default().push(sendable);
+        }
+        let sent = by_route.into_values().map(|sendable| self.send_through_route(context, sendable));
+        recorded.extend(join_all(sent).await.into_iter().flatten());
+        recorded
+    }
+
+    /// Prepares the sends of one route in chunks and transmits many at once.
+    async fn send_through_route(&self, context: &SendContext<'_>, sendable: Vec<Sendable>) -> Vec<Recorded> {
+        let in_flight = if has_priority(context.inputs) { self.priority_in_flight } else { self.bulk_in_flight };
         let prepared = stream::iter(prepare::chunks(context.parts, sendable))
             .map(|chunk| prepare::prepare(&self.sources, context, chunk, &self.shutdown))
             .buffered(prepare::AHEAD)
@@ -232,8 +246,7 @@ impl Delivery {
             let recorded = trace::within(trace::of_work(batch), self.transmit(ready, context)).await;
             context.outcomes.after(batch, recorded).await
         });
-        recorded.extend(results.buffer_unordered(in_flight).filter_map(std::future::ready).collect::<Vec<_>>().await);
-        recorded
+        results.buffer_unordered(in_flight).filter_map(std::future::ready).collect().await
     }
 }
 

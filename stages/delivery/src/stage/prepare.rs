@@ -9,10 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     SendContext,
+    attachments::ReservedMemory,
+    routes::ProviderRoute,
     sources::{MessageSource, SourceCache},
     throttling::Sendable,
 };
-use crate::provider::ProviderKind;
 use ledger::owed::DueAttempt;
 use smtp::SmtpMessage;
 
@@ -37,7 +38,7 @@ pub(crate) struct SignedMessage {
     pub message: SmtpMessage,
     pub signature: String,
     /// Memory reserved for a message with attachments, until the message is dropped.
-    pub _memory: Option<OwnedSemaphorePermit>,
+    pub _memory: Option<ReservedMemory>,
 }
 
 /// Cuts sends into chunks. A send with attachments is prepared alone: it waits for memory and must not delay others.
@@ -68,8 +69,8 @@ pub(crate) async fn prepare(
         let (rendered, part) = (&context.inputs[*input], &context.parts[*input]);
         urgent |= rendered.lane == Lane::Priority;
         let values = PlaceholderValues { due_at: send.due_at, ..rendered.values(&rendered.recipients[*recipient]) };
-        let over = context.routes[*input].provider.kind();
-        let message = if stopping { Err("stopping") } else { splice(sources, part, values, over, shutdown).await };
+        let route = &context.routes[*input];
+        let message = if stopping { Err("stopping") } else { splice(sources, part, values, route, shutdown).await };
         signers.push(part.signer.clone());
         ready.push(ReadySend {
             sendable,
@@ -112,9 +113,9 @@ async fn splice(
     sources: &SourceCache,
     part: &MessageSource,
     values: PlaceholderValues,
-    over: ProviderKind,
+    route: &ProviderRoute,
     shutdown: &CancellationToken,
-) -> Result<(SmtpMessage, Option<OwnedSemaphorePermit>), &'static str> {
+) -> Result<(SmtpMessage, Option<ReservedMemory>), &'static str> {
     let attachment_bytes = part.skeleton.attachment_bytes();
     if attachment_bytes == 0 {
         let spliced = part.skeleton.splice(&values, &sources.tokens, &[]);
@@ -122,7 +123,7 @@ async fn splice(
         return Ok((message, None));
     }
     let bytes = part.skeleton.static_bytes() + attachment_bytes;
-    let memory = sources.attachments.reserve_memory(bytes, over).await.ok_or("render")?;
+    let memory = sources.attachments.reserve_memory(bytes, route).await.ok_or("render")?;
     let loaded =
         sources.attachments.load_attachments(values.tenant_id, values.batch_id, shutdown).await.ok_or("render")?;
     let (skeleton, tokens) = (part.skeleton.clone(), sources.tokens.clone());

@@ -13,7 +13,10 @@ use std::{
 use chrono::{DateTime, Utc};
 use moka::future::Cache;
 use runner::StageError;
-use runtime::Vault;
+use runtime::{
+    Vault,
+    db::{ANSWER_TIMEOUT, within},
+};
 use schemas::{Environment, Lane, Rendered};
 use secrecy::SecretString;
 use sqlx::PgPool;
@@ -21,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use super::{
+    attachments::MemoryLimit,
     circuit_breaker::{CircuitBreaker, CircuitReport},
     on_bus::{self, WaitingOnBus},
     prepare,
@@ -54,14 +58,17 @@ pub(crate) struct ProviderRoute {
     /// platform's.
     pub id: Option<Uuid>,
     /// A tenant's connection; `None` for the platform's.
-    connection: Option<Uuid>,
+    pub connection: Option<Uuid>,
+    /// The tenant of a connection, and the connections it was chosen from.
+    chosen_from: Option<(Uuid, Connections)>,
     /// The rate limit of the account, over both lanes, if it has one.
     pub limiter: Option<Arc<SlotLimiter>>,
     /// Limits the workers that use the route at once; `None`: no limit.
     worker_limits: Option<WorkerLimits>,
-    /// Limits the campaign mails that are in memory as a whole, over all workers: from splicing until they are transmitted. `None` in the
-    /// priority lane, where messages of several routes are handled together, and one route must not wait for another.
+    /// Limits the mails of its lane that are in memory as a whole, over all workers: from splicing until they are transmitted.
     pub in_memory: Option<Arc<Semaphore>>,
+    /// Limits the memory of its messages with attachments, over both lanes; `None`: the platform's.
+    pub attachment_memory: Option<MemoryLimit>,
     /// The circuit breakers of the tenant's other routes.
     others: Arc<[Arc<CircuitBreaker>]>,
 }
@@ -90,6 +97,11 @@ struct WorkerPermits {
     all: Option<Arc<OwnedSemaphorePermit>>,
 }
 
+/// Its batch.
+fn key_of(input: &&Rendered) -> (Uuid, Uuid) {
+    (input.tenant_id, input.batch_id)
+}
+
 /// Why a message may not go now.
 #[derive(Debug, Clone, Copy)]
 enum NotAdmitted {
@@ -110,8 +122,11 @@ impl LaneRoutes {
     /// One route, with its concurrency limits, for both lanes.
     fn new(bulk: ProviderRoute, priority: ProviderRoute, in_memory: usize) -> Self {
         // A chunk of mails waits until all of it may be there.
-        let limit = Semaphore::new(in_memory.max(prepare::CHUNK));
-        Self { bulk: ProviderRoute { in_memory: Some(Arc::new(limit)), ..bulk }, priority }
+        let limit = || Some(Arc::new(Semaphore::new(in_memory.max(prepare::CHUNK))));
+        Self {
+            bulk: ProviderRoute { in_memory: limit(), ..bulk },
+            priority: ProviderRoute { in_memory: limit(), ..priority },
+        }
     }
 
     fn of(&self, lane: Lane) -> &ProviderRoute {
@@ -129,9 +144,12 @@ enum RouteChoice {
     Sandbox,
     /// Through the platform's relay.
     Platform,
-    /// Through the first of the tenant's own connections that serves, each in the version of this change.
-    Own(Arc<[(Uuid, DateTime<Utc>)]>),
+    /// Through the first of the tenant's own connections that serves.
+    Own(Connections),
 }
+
+/// A tenant's connections in their order, each in the version of this change.
+type Connections = Arc<[(Uuid, DateTime<Utc>)]>;
 
 /// Settings of tenants' routes.
 #[derive(Debug, Clone)]
@@ -220,7 +238,8 @@ impl ProviderRoutes {
             {
                 if !new.is_empty() {
                     // They are not announced and rendered again meanwhile.
-                    let put_off = ledger::owed::postpone(&self.pool, &new, on_bus::ANNOUNCED_AGAIN * 2).await;
+                    let put_off =
+                        ledger::owed::postpone(&self.pool, new.iter().map(key_of), on_bus::ANNOUNCED_AGAIN * 2).await;
                     put_off.inspect_err(|_| self.on_bus.leave(new.iter().copied()))?;
                 }
                 return Err(StageError::Busy { reason: "connection_busy", wait: WORKER_WAIT });
@@ -229,7 +248,7 @@ impl ProviderRoutes {
         }
         self.on_bus.leave(inputs);
         for (wait, inputs) in &waiting {
-            ledger::owed::postpone(&self.pool, inputs, *wait).await?;
+            ledger::owed::postpone(&self.pool, inputs.iter().map(key_of), *wait).await?;
         }
         let inputs = match waiting.is_empty() {
             true => Cow::Borrowed(inputs),
@@ -253,24 +272,40 @@ impl ProviderRoutes {
                 let (id, changed_at) = connections[chosen];
                 let breaker = breakers.remove(chosen);
                 let lanes = self.tenant_lanes((tenant, id, changed_at), &breaker).await?;
-                ProviderRoute { others: breakers.into(), ..lanes.of(lane).clone() }
+                let chosen_from = Some((tenant, connections));
+                ProviderRoute { others: breakers.into(), chosen_from, ..lanes.of(lane).clone() }
             }
         };
         Ok(route)
+    }
+
+    /// True if mail may still take a route that was found a while ago. The tenant may have disabled, changed or ordered its connections
+    /// since. False also if Postgres does not say.
+    pub async fn is_current(&self, route: &ProviderRoute) -> bool {
+        let Some((tenant, connections)) = &route.chosen_from else { return true };
+        // Boxed, because mail of the platform's relay has no use for it. One mail asks Postgres for all that wait for the answer.
+        let read = within(ANSWER_TIMEOUT, self.read_choice(*tenant));
+        let asked = Box::pin(self.choices.try_get_with(*tenant, read));
+        matches!(asked.await, Ok(RouteChoice::Own(now)) if now == *connections)
     }
 
     async fn choose_route(&self, tenant: Uuid) -> Result<RouteChoice, StageError> {
         if let Some(choice) = self.choices.get(&tenant).await {
             return Ok(choice);
         }
+        let choice = self.read_choice(tenant).await?;
+        self.choices.insert(tenant, choice.clone()).await;
+        Ok(choice)
+    }
+
+    async fn read_choice(&self, tenant: Uuid) -> Result<RouteChoice, StageError> {
         let row = sqlx::query!(
             r#"select t.environment as "environment: Environment", c.ids as "connections?", c.versions as "versions?"
                from tenants t
                left join lateral (
                    select array_agg(p.id order by p.fallback_rank nulls first) as ids,
                           array_agg(p.updated_at order by p.fallback_rank nulls first) as versions
-                   from provider_connections p
-                   where p.tenant_id = t.id and (p.is_default or p.fallback_rank is not null) and p.status = 'active'
+                   from own_routes p where p.tenant_id = t.id
                ) c on true
                where t.id = $1"#,
             tenant
@@ -279,14 +314,12 @@ impl ProviderRoutes {
         .await?
         .ok_or_else(|| StageError::rejected("unknown_tenant", tenant))?;
         let own = row.connections.unwrap_or_default().into_iter().zip(row.versions.unwrap_or_default());
-        let own: Arc<[_]> = own.collect();
-        let choice = match row.environment {
+        let own: Connections = own.collect();
+        Ok(match row.environment {
             Environment::Sandbox => RouteChoice::Sandbox,
             Environment::Production if !own.is_empty() => RouteChoice::Own(own),
             Environment::Production => RouteChoice::Platform,
-        };
-        self.choices.insert(tenant, choice.clone()).await;
-        Ok(choice)
+        })
     }
 
     /// The circuit breaker of a version of a tenant's connection. It outlives the open connection: a provider that fails is left alone also
@@ -317,10 +350,24 @@ impl ProviderRoutes {
             self.choices.invalidate(&tenant).await;
             return Err(StageError::Unavailable { reason: "connection_removed" });
         };
-        let kind = ProviderKind::parse(&row.provider).unwrap_or(ProviderKind::Smtp);
+        // Several workers may have read it. One of them opens it, so that the account has one rate limit and one share of everything.
+        let open = async { Arc::new(self.open(key, breaker, &row.provider, row.settings, &row.secret)) };
+        Ok(self.connections.get_with(key, open).await)
+    }
+
+    /// Opens a connection in both lanes.
+    fn open(
+        &self,
+        (tenant, id, _): ConnectionVersion,
+        breaker: &Arc<CircuitBreaker>,
+        provider: &str,
+        settings: serde_json::Value,
+        secret: &[u8],
+    ) -> LaneRoutes {
+        let kind = ProviderKind::parse(provider).unwrap_or(ProviderKind::Smtp);
         // A relay's host stands in the secret, and so does the account with a provider. Sealed, it says nothing to others.
-        let version = [row.settings.to_string().as_bytes(), &row.secret].concat();
-        let connection = self.connection(tenant, kind, row.settings, &row.secret);
+        let version = [settings.to_string().as_bytes(), secret].concat();
+        let connection = self.connection(tenant, kind, settings, secret);
         if connection.is_none() {
             tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
         }
@@ -335,6 +382,7 @@ impl ProviderRoutes {
         }
         let max_per_second = connection.as_ref().and_then(|connection| connection.settings.max_per_second);
         let limiter = max_per_second.map(|rate| Arc::new(SlotLimiter::new(rate)));
+        let attachment_memory = MemoryLimit::of_connection();
         let route = |lane: usize, opened: Option<Result<Box<dyn Provider>, ConnectionFault>>| {
             let opened = opened.and_then(Result::ok);
             // One that cannot be opened refuses at once.
@@ -346,12 +394,11 @@ impl ProviderRoutes {
                 connection: Some(id),
                 limiter,
                 worker_limits: Some(WorkerLimits { own, all: self.all_connections[lane].clone() }),
+                attachment_memory: Some(attachment_memory.clone()),
                 ..ProviderRoute::new(Arc::from(provider), breaker.clone())
             }
         };
-        let lanes = Arc::new(LaneRoutes::new(route(0, bulk), route(1, priority), self.route_settings.in_memory));
-        self.connections.insert(key, lanes.clone()).await;
-        Ok(lanes)
+        LaneRoutes::new(route(0, bulk), route(1, priority), self.route_settings.in_memory)
     }
 
     /// Connects to the provider of a tenant's connection and authenticates, also while its circuit is open.
@@ -376,6 +423,12 @@ impl ProviderRoutes {
     #[cfg(test)]
     pub fn platform_breaker(&self) -> &CircuitBreaker {
         &self.platform.bulk.breaker
+    }
+
+    /// Drops what is known of tenants' connections, as time would.
+    #[cfg(test)]
+    pub fn drop_choices(&self) {
+        self.choices.invalidate_all();
     }
 
     /// Drops the open connections, as when others take their places; answers how many there were.
@@ -415,9 +468,11 @@ impl ProviderRoute {
             breaker,
             id: None,
             connection: None,
+            chosen_from: None,
             limiter: None,
             worker_limits: None,
             in_memory: None,
+            attachment_memory: None,
             others: Arc::default(),
         }
     }

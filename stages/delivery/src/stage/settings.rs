@@ -49,8 +49,8 @@ pub struct Settings {
     /// minutes.
     #[arg(long, env = "POSTRIDER_SMTP_FINAL_TIMEOUT", default_value = "10m", value_parser = humantime::parse_duration)]
     pub smtp_final_timeout: Duration,
-    /// Most transactions at once to one receiver: a recipient domain, or all of one large operator. Transactional mail counts and never
-    /// waits for it: it has fewer connections of its own.
+    /// Most transactions at once to one receiver (a recipient domain, or all of one large operator) through the platform's relay, and
+    /// through each tenant's own connection. Transactional mail counts and never waits for it: it has fewer connections of its own.
     #[arg(long, env = "POSTRIDER_DOMAIN_CONNECTIONS", default_value_t = 1_000)]
     pub domain_connections: usize,
     /// Mails a second from one sending domain to one receiver, at most, in each process. 0: as many as it takes. Deferrals slow a

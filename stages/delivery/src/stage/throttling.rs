@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use runtime::Counter;
 use schemas::{Lane, Rendered, SendState};
+use uuid::Uuid;
 
-use super::routes::WorkerPermit;
+use super::routes::{ProviderRoute, WorkerPermit};
 use crate::pace::{Feedback, PacePermit, PacePriority, PaceRefusal, Pacer, ThrottleKey};
 use ledger::fence::{Answer, Change, SendAttempt};
 use ledger::owed::DueAttempt;
@@ -22,10 +23,11 @@ pub(crate) struct Sendable {
     pub _worker: Option<Arc<WorkerPermit>>,
 }
 
-/// A mail's throttle key, and its pace permit if it was granted early.
+/// A mail's throttle key, the tenant's connection that carries it, and its pace permit if it was granted early.
 #[derive(Debug)]
 pub(crate) struct PendingPermit {
     key: ThrottleKey,
+    connection: Option<Uuid>,
     permit: Option<PacePermit>,
 }
 
@@ -42,7 +44,7 @@ impl PendingPermit {
     pub async fn permit(self, pacer: &Pacer, send: &SendAttempt) -> Result<PacePermit, PaceRefusal> {
         match self.permit {
             Some(permit) => Ok(permit),
-            None => pacer.acquire(self.key, pace_priority(send), was_attempted(send)).await,
+            None => pacer.acquire(self.key, self.connection, pace_priority(send), was_attempted(send)).await,
         }
     }
 }
@@ -51,6 +53,7 @@ impl PendingPermit {
 pub(crate) fn throttle_sends(
     pacer: &Pacer,
     inputs: &[Rendered],
+    routes: &[ProviderRoute],
     sendable: Vec<Sendable>,
 ) -> (Vec<Sendable>, Vec<Change>) {
     let (mut going, mut throttled) = (Vec::with_capacity(sendable.len()), Vec::new());
@@ -60,12 +63,14 @@ pub(crate) fn throttle_sends(
             going.push(sendable);
             continue;
         }
-        let input = &inputs[*input];
+        let (input, connection) = (&inputs[*input], routes[*input].connection);
         let address = input.recipients[*recipient].address();
         let domain = address.rsplit_once('@').map_or("", |(_, domain)| domain);
         let key = ThrottleKey::new(input.tenant_id, &input.sending_domain, domain);
-        match pacer.try_acquire(&key, pace_priority(send), was_attempted(send)) {
-            Ok(permit) => going.push(Sendable { pending_permit: Some(PendingPermit { key, permit }), ..sendable }),
+        match pacer.try_acquire(&key, connection, pace_priority(send), was_attempted(send)) {
+            Ok(permit) => {
+                going.push(Sendable { pending_permit: Some(PendingPermit { key, connection, permit }), ..sendable });
+            }
             Err(wait) => throttled.push(throttled_change(sendable.due.send, wait, key.receiver.family)),
         }
     }

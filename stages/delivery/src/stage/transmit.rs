@@ -47,7 +47,7 @@ impl Delivery {
         if send.doubtful > 0 && send.route != route.id {
             return self.record(Change::still_unknown(send)).await;
         }
-        let send = SendAttempt { route: route.id, ..send };
+        let send = SendAttempt { route: route.id, provider: Some(route.provider.kind().as_str()), ..send };
         let signed = match ready.message {
             Ok(signed) => signed,
             Err(class) => {
@@ -95,6 +95,10 @@ impl Delivery {
             message: &signed.message,
         };
         if let Some(limiter) = &route.limiter {
+            // Before it takes a turn of a connection that was disabled, and again when it has waited.
+            if !self.routes.is_current(route).await {
+                return self.record(Change::released(send, SOON)).await;
+            }
             match self.shutdown.run_until_cancelled(limiter.wait_for_slot(send.batch.lane)).await {
                 Some(Ok(())) => {}
                 Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
@@ -109,7 +113,11 @@ impl Delivery {
             }
             None => return self.record(Change::released(send, SOON)).await,
         };
-        // A mail may have waited for minutes for its slot and its connection, and the circuit may have opened meanwhile.
+        // A mail may have waited for minutes for its slot and its connection. Meanwhile the tenant may have disabled the connection, …
+        if !self.routes.is_current(route).await {
+            return self.record(Change::released(send, SOON)).await;
+        }
+        // … and the circuit may have opened.
         let _breaker_permit = match route.breaker.enter() {
             Ok(permit) => permit,
             Err(wait) => return self.record(Change::released(send, route.wait_or_fall_back(wait))).await,

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use feedback::SOURCE;
-use runtime::Publication;
+use ledger::leases::ExpireLeases;
+use runner::Sweep;
+use runtime::{Publication, plans::PreparedPool};
 use schemas::{
     InboundAnnounced, SendId, Signal, SignalKind, new_batch_id, new_id, subjects, subjects::stream, token::TokenKeys,
 };
@@ -451,6 +453,35 @@ async fn evidence_that_came_while_a_send_was_in_hand_settles_it_when_it_ends_in_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mail_with_evidence_is_not_tried_again_when_its_lease_ends() {
+    let mailed = Mailed::new(2).await;
+    mailed.in_state("fenced").await;
+    for sql in [
+        "update batches set kind = 'transactional', classification = 'transactional', campaign_id = null,
+             lease_until = now() - interval '1 second'",
+        "update sends set campaign_id = null, request_id = id, provider = 'ses', attempts = 1, fence_token = gen_random_uuid(),
+             lease_until = now() - interval '1 second'",
+    ] {
+        sqlx::query(sql).execute(&mailed.rig.pool).await.unwrap();
+    }
+    start(&mailed.rig).await;
+    // No fact: it says only that the mail has left.
+    mailed.told_by(mailed.tenant.id, "ses", &ses_send(mailed.send(0))).await;
+    mailed.all_handled().await;
+    run!(&mailed.rig.pool, "update pending_facts set due_at = now() + interval '1 hour'", []);
+    let leases = ExpireLeases::new(&PreparedPool::new(&mailed.rig.pool, 1), Duration::ZERO);
+    assert_eq!(leases.sweep().await.unwrap(), 2);
+    let again: Vec<Uuid> =
+        sqlx::query_scalar("select id from sends where state = 'queued'").fetch_all(&mailed.rig.pool).await.unwrap();
+    assert_eq!(again, [mailed.send(1)], "of the other it is known that it has left");
+    until("its evidence is looked at at once", async || {
+        mailed.number("select count(*) from sends where state = 'sent'").await == 1
+    })
+    .await;
+    mailed.assert_books().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_knows_the_old_consumer_takes_the_new_one() {
     use async_nats::jetstream::consumer::{AckPolicy, pull};
     let mailed = Mailed::sent(1).await;
@@ -630,7 +661,7 @@ async fn an_opt_out_is_heeded_after_its_month_is_dropped() {
     // This recipient has opted in again since.
     run!(
         &mailed.rig.pool,
-        "update contacts set opted_in_at = now() + interval '1 minute' where address = $1",
+        "update contacts set opted_in_at = now() + interval '1 hour' where address = $1",
         [address(4)]
     );
     // A version 7 id of five years ago: that month was never in the ledger.
@@ -739,6 +770,30 @@ async fn a_backlog_is_not_read_for_what_was_started_before() {
             .unwrap();
         let in_vain = rows_in_vain(&plan);
         assert!(in_vain < 100.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_later_takes_no_part_of_a_group() {
+    let mailed = Mailed::new(1).await;
+    let others = "insert into tenants (id, environment, owner_email)
+                  select gen_random_uuid(), 'production', 'owner@example.com' from generate_series(1, 60)";
+    sqlx::query(others).execute(&mailed.rig.pool).await.unwrap();
+    for insert in [
+        "insert into inbound_events (tenant_id, id, connection_id, provider, dedupe_key, nonce, raw, due_at)
+         select t.id, gen_random_uuid(), $1, 'postmark', n::text, '', '{}', now() + case when t.id = $1 then '0' else '1 hour' end::interval
+         from tenants t, generate_series(1, case when t.id = $1 then 30 else 1 end) n",
+        "insert into inbound_mails (tenant_id, id, send_id, address_kind, null_sender, size, head, due_at)
+         select t.id, gen_random_uuid(), $1, 'return_path', true, 1, 'x', now() + case when t.id = $1 then '0' else '1 hour' end::interval
+         from tenants t, generate_series(1, case when t.id = $1 then 30 else 1 end)",
+    ] {
+        sqlx::query(insert).bind(mailed.tenant.id).execute(&mailed.rig.pool).await.unwrap();
+    }
+    let events = include_str!("../../queries/take_inbound.sql").replace("$2", "4096").replace("$3", "$2");
+    for take in [events.as_str(), include_str!("../../queries/take_mails.sql")] {
+        let taken =
+            sqlx::query(AssertSqlSafe(take)).bind(60_i64).bind(false).fetch_all(&mailed.rig.pool).await.unwrap();
+        assert_eq!(taken.len(), 30, "all that is due: {take}");
     }
 }
 

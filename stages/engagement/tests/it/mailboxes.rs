@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{batch_to, run, start, start_with};
 
-/// A campaign of so many days ago that went out to these people.
+/// A campaign of so many days ago that went out to these people by SMTP.
 async fn mailed(rig: &Rig, tenant: &Tenant, people: &[Person], days: i32) -> Uuid {
     let batch = batch_to(rig, tenant, people).await;
     run!(
@@ -17,7 +17,7 @@ async fn mailed(rig: &Rig, tenant: &Tenant, people: &[Person], days: i32) -> Uui
         "with late as (update campaigns c set launched_at = now() - make_interval(days => $2), month = b.month
              from batches b where b.id = $1 and c.id = b.campaign_id),
          books as (update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0 where id = $1)
-         update sends s set state = 'sent', decided_at = now() - make_interval(days => $2)
+         update sends s set state = 'sent', provider = 'smtp', decided_at = now() - make_interval(days => $2)
          from batches b where b.id = $1 and s.campaign_id = b.campaign_id",
         [batch, days]
     );
@@ -113,6 +113,20 @@ async fn a_mail_that_arrived_in_between_forgives_what_was_before() {
     start(&rig).await;
     checked(&rig).await;
     assert_eq!(rig.number("select count(*) from suppressions").await, 0);
+}
+
+/// It accepts every mail, and says later what became of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_that_an_http_provider_only_accepted_forgives_nothing() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    bounced(&rig, &tenant, &people, &[9, 7, 5], "soft").await;
+    mailed(&rig, &tenant, &people, 1).await;
+    sqlx::query("update sends set provider = 'ses'").execute(&rig.pool).await.unwrap();
+    start(&rig).await;
+    checked(&rig).await;
+    assert_eq!(rig.number(HELD).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -271,6 +271,18 @@ async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in() {
     assert_eq!(rig.number("select unsubscribed::bigint from batches").await, 1, "the fact stands all the same");
 }
 
+/// The clocks of provider and ledger may be that far apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unsubscribe_dated_just_before_an_opt_in_holds() {
+    let (rig, tenant, people, batch) = mailed(1).await;
+    sqlx::query("update contacts set opted_in_at = now()").execute(&rig.pool).await.unwrap();
+    tell(&rig, &[signal(&tenant, batch, 0, Utc::now() - TimeDelta::seconds(10), left())], "1").await;
+    start(&rig).await;
+    all_taken(&rig).await;
+    assert_eq!(marketing_status(&rig, &people[0]).await, "unsubscribed");
+    assert_eq!(rig.number("select count(*) from suppressions where reason = 'unsubscribe'").await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_unsubscribe_does_not_undo_a_newer_opt_in_of_the_survivor() {
     let (rig, tenant, people, batch) = mailed(2).await;

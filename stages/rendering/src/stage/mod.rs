@@ -9,8 +9,9 @@ mod renditions;
 mod tests;
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -19,10 +20,12 @@ use runtime::{Bus, CommitNotifier, Publication, plans::PreparedPool};
 use schemas::{
     Cleared, Lane, Rendered, RenderedRecipient, TokenIds,
     messages::Decided,
+    subjects::stream,
     token::{TokenKeyId, TokenKeys},
 };
 use serde_json::json;
 use sqlx::PgPool;
+use uuid::Uuid;
 
 use crate::Settings;
 use content::{Content, Contents, HOST, LinkOrigins, MailShape, RenderableMessage};
@@ -40,6 +43,17 @@ const CONTACT_GONE: &str = "render_contact_gone";
 /// Recipients of a group that are rendered a second time after a timeout: the machine may have stood still for a moment. The limit makes
 /// sure that a template that is slow for all recipients does not block the worker twice as long.
 const SECOND_TRIES: usize = 5;
+/// How long mail of one tenant is rendered in a group of the priority lane, not counting [`ORDINARY_TIME`] of each. The others' mail waits
+/// for it meanwhile. The batches of the mail that is left are announced again, after as long for each announcement so far.
+const TENANT_TIME: Duration = Duration::from_secs(1);
+/// More than mail takes whose template is not costly, so that much of it is no reason to leave any.
+const ORDINARY_TIME: Duration = Duration::from_millis(2);
+/// Announcements after which that pause no longer grows.
+const PAUSES_MAX: i32 = 300;
+/// Until a bulk batch is tried again that found the stream of rendered mail nearly full.
+const FULL_WAIT: Duration = Duration::from_secs(2);
+/// Until it is announced again, should its message be lost meanwhile.
+const FULL_ANNOUNCED_AGAIN: Duration = Duration::from_secs(300);
 
 /// The rendering stage.
 #[derive(Debug)]
@@ -64,6 +78,8 @@ struct Outcome {
     failures: Vec<RenderFailure>,
     /// Skeletons to store with the renditions.
     skeletons: Vec<OwnSkeleton>,
+    /// Batches with sends that are left for later, by their index.
+    left: BTreeMap<usize, Arc<Rendered>>,
 }
 
 impl Rendering {
@@ -112,10 +128,33 @@ impl Rendering {
     }
 
     fn by_key(&self, inputs: &[Cleared]) -> PreparedPool {
-        self.by_key.of_lane(inputs.first().map_or(Lane::Bulk, |batch| batch.lane), Self::NAME)
+        self.by_key.of_lane(lane_of(inputs), Self::NAME)
     }
 
-    /// The contents of these sends.
+    /// Bulk mail is not rendered while its stream is nearly full: the stream would refuse a batch whose bodies are merged text as a whole,
+    /// which takes many megabytes, and the batch would be rendered again and again. The last quarter is for the priority lane, and for
+    /// what other workers are about to publish.
+    ///
+    /// # Errors
+    /// [`StageError::Busy`] then.
+    async fn check_capacity(&self, inputs: &[Cleared]) -> Result<(), StageError> {
+        let Some(bus) = &self.bus else { return Ok(()) };
+        let Some(rendered) = bus.stream(stream::RENDERED).await? else { return Ok(()) };
+        let info = rendered.cached_info();
+        let is_full = u64::try_from(info.config.max_bytes).is_ok_and(|most| info.state.bytes > most / 4 * 3);
+        if !is_full {
+            return Ok(());
+        }
+        // Not announced meanwhile: it would be rendered once for each announcement.
+        let batches = inputs.iter().map(|batch| (batch.tenant_id, batch.batch_id));
+        ledger::owed::postpone(&self.pool, batches, FULL_ANNOUNCED_AGAIN).await?;
+        // The worker waits, or all batches on the bus would ask every two seconds.
+        tokio::time::sleep(FULL_WAIT).await;
+        Err(StageError::Busy { reason: "stream_full", wait: FULL_WAIT })
+    }
+
+    /// The contents of these sends, but for those whose contact is gone: the shape of their mail is not known, and of a one-off message
+    /// a second shape would take the place of the first one's skeleton.
     async fn contents(
         &self,
         inputs: &[Cleared],
@@ -125,16 +164,16 @@ impl Rendering {
         let by_key = self.by_key(inputs);
         let mut contents = BatchContents::new();
         for (send, person) in sends.iter().zip(people) {
-            let Some(batch) = inputs.get(send.input) else { continue };
-            let shape = people::shape_of(person.as_ref());
-            if let Entry::Vacant(entry) = contents.entry((send.input, shape)) {
-                entry.insert(self.contents.of(&by_key, batch, shape).await?);
+            let (Some(batch), Some(person)) = (inputs.get(send.input), person) else { continue };
+            if let Entry::Vacant(entry) = contents.entry((send.input, person.shape)) {
+                entry.insert(self.contents.of(&by_key, batch, person.shape).await?);
             }
         }
         Ok(contents)
     }
 
-    /// Renders sends that were not rendered before. Uses no database connection meanwhile.
+    /// Renders sends that were not rendered before. In the priority lane, those of a tenant that has had [`TENANT_TIME`] are left. Uses no
+    /// database connection meanwhile.
     async fn render(
         &self,
         inputs: &[Cleared],
@@ -152,13 +191,25 @@ impl Rendering {
             Some((key, (Arc::new(head(batch, &content, tokens.newest())), content)))
         };
         let contents: HashMap<_, _> = contents.into_iter().filter_map(with_head).collect();
+        // Mail is left only where that of others waits. In the bulk lane a group is one batch, and dispatch lets the tenants take turns.
+        let is_shared = lane_of(inputs) == Lane::Priority
+            && inputs.iter().any(|batch| inputs.first().is_some_and(|first| batch.tenant_id != first.tenant_id));
         // Templates are untrusted: up to 200 ms each, and none of it on the reactor.
         let work = move || {
             let mut outcome = Outcome { skeletons, ..Outcome::default() };
             let mut second_tries = SECOND_TRIES;
+            let mut times: HashMap<Uuid, Duration> = HashMap::new();
             for (send, person) in sends.into_iter().zip(people) {
-                let content = contents.get(&(send.input, people::shape_of(person.as_ref())));
+                let content = person.as_ref().and_then(|person| contents.get(&(send.input, person.shape)));
+                let (time, started) = (times.entry(send.tenant_id).or_default(), Instant::now());
                 let rendered = match (content, person) {
+                    (_, None) => Err(CONTACT_GONE),
+                    (None, Some(_)) => Err(CONTENT_INVALID),
+                    // Never the first mail of a tenant: each group brings it further.
+                    (Some((head, _)), Some(_)) if is_shared && *time >= TENANT_TIME => {
+                        outcome.left.entry(send.input).or_insert_with(|| head.clone());
+                        continue;
+                    }
                     (Some((head, content)), Some(mut person)) => {
                         let ids =
                             TokenIds { tenant_id: send.tenant_id, send_id: send.send_id, contact_id: send.contact_id };
@@ -169,16 +220,21 @@ impl Rendering {
                         render_one(content, &person, &links, &mut second_tries)
                             .map(|recipient| Rendition { head: head.clone(), recipient })
                     }
-                    (None, _) => Err(CONTENT_INVALID),
-                    (Some(_), None) => Err(CONTACT_GONE),
                 };
+                *time += started.elapsed().saturating_sub(ORDINARY_TIME);
                 match rendered {
                     Ok(rendition) => outcome.rendered.push((send, rendition)),
                     Err(code) => {
-                        outcome.failures.push(RenderFailure { input: send.input, send_id: send.send_id, code })
+                        let OwedRecipient { input, send_id, contact_id, .. } = send;
+                        outcome.failures.push(RenderFailure { input, send_id, contact_id, code });
                     }
                 }
             }
+            // Mail that is left is compiled anew later.
+            let Outcome { skeletons, rendered, .. } = &mut outcome;
+            skeletons.retain(|own| {
+                rendered.iter().any(|(send, of)| send.tenant_id == own.tenant_id && of.head.skeleton == own.id)
+            });
             outcome
         };
         tokio::task::spawn_blocking(work).await.map_err(|error| {
@@ -189,6 +245,11 @@ impl Rendering {
             }
         })
     }
+}
+
+/// The lane of a group: its messages are of one.
+fn lane_of(inputs: &[Cleared]) -> Lane {
+    inputs.first().map_or(Lane::Bulk, |batch| batch.lane)
 }
 
 /// What the mails of a batch have in common.
@@ -235,6 +296,9 @@ impl Stage for Rendering {
     type Input = Cleared;
 
     async fn handle(&self, inputs: &[Cleared]) -> Result<Vec<Publication>, StageError> {
+        if lane_of(inputs) == Lane::Bulk {
+            self.check_capacity(inputs).await?;
+        }
         let (kept, bulk): (Vec<_>, Vec<_>) = people::owed(inputs).into_iter().partition(|send| send.is_kept);
         // At the first announcement nothing is stored. Of two workers that have it, the second one finds the other's rendition when it
         // stores its own.
@@ -264,9 +328,10 @@ impl Stage for Rendering {
             render_failures::record(&self.pool, inputs, &outcome.failures).await?;
             self.facts.notify();
         }
+        self.announce_later(inputs, &outcome.left).await?;
         all.extend(to_keep);
         all.extend(bulk);
-        self.notify_waiting(inputs, &all).await;
+        self.notify_waiting(inputs, &all, &outcome.left).await;
         self.publications(inputs, all)
     }
 
@@ -281,11 +346,40 @@ impl Stage for Rendering {
 }
 
 impl Rendering {
+    /// Has the batches announced again of which sends are left. The mail of others that waits is rendered first. The pause grows, so that
+    /// many such batches do not fill the lane.
+    async fn announce_later(
+        &self,
+        inputs: &[Cleared],
+        left: &BTreeMap<usize, Arc<Rendered>>,
+    ) -> Result<(), StageError> {
+        let mut pauses: BTreeMap<Duration, Vec<&Rendered>> = BTreeMap::new();
+        for (number, head) in left {
+            let announcements = inputs.get(*number).map_or(1, |batch| batch.announcement.clamp(1, PAUSES_MAX));
+            pauses.entry(TENANT_TIME * announcements.unsigned_abs()).or_default().push(head);
+            tracing::info!(
+                tenant_id = %head.tenant_id, batch_id = %head.batch_id, announcements,
+                "templates take long: the rest of the batch is rendered later"
+            );
+        }
+        for (pause, batches) in &pauses {
+            let batches = batches.iter().map(|head| (head.tenant_id, head.batch_id));
+            ledger::owed::postpone(&self.pool, batches, *pause).await?;
+        }
+        Ok(())
+    }
+
     /// Notifies callers that wait for a batch of which no send could be rendered.
-    async fn notify_waiting(&self, inputs: &[Cleared], rendered: &[(OwedRecipient, Rendition)]) {
+    async fn notify_waiting(
+        &self,
+        inputs: &[Cleared],
+        rendered: &[(OwedRecipient, Rendition)],
+        left: &BTreeMap<usize, Arc<Rendered>>,
+    ) {
         let Some(bus) = &self.bus else { return };
         for (number, batch) in inputs.iter().enumerate() {
             if let Some(notify) = &batch.notify
+                && !left.contains_key(&number)
                 && !rendered.iter().any(|(send, _)| send.input == number)
             {
                 bus.publish_reply(notify, &Decided { tenant_id: batch.tenant_id, batch_id: batch.batch_id }).await;

@@ -41,11 +41,6 @@ pub(super) struct RecipientData {
     pub(super) asks_to_confirm: bool,
 }
 
-/// The shape of a send's mail; that of plain mail if the contact is gone.
-pub(super) fn shape_of(person: Option<&RecipientData>) -> MailShape {
-    person.map_or_else(MailShape::default, |person| person.shape)
-}
-
 /// All sends of the batches.
 pub(super) fn owed(inputs: &[Cleared]) -> Vec<OwedRecipient> {
     let sends = inputs.iter().enumerate().flat_map(|(input, batch)| {

@@ -22,7 +22,7 @@ struct World {
     stage: Rendering,
     tenant: Uuid,
     sender: Uuid,
-    _database: TestDatabase,
+    database: TestDatabase,
 }
 
 const STATES: &str = "queued, fenced, deferred, sent, failed, unknown, skipped, cancelled, expired";
@@ -37,6 +37,24 @@ fn settings(public_url: &str) -> Settings {
     }
 }
 
+/// A new tenant, and its sender at this domain.
+async fn tenant_with_sender(pool: &PgPool, domain: &str) -> (Uuid, Uuid) {
+    let (tenant, sender, domain_id) = (new_id(), new_id(), new_id());
+    sqlx::query("insert into tenants (id, environment, org_name, owner_email, physical_address) values ($1, 'production', 'Acme', 'o@acme.test', '1 Main Street')")
+        .bind(tenant).execute(pool).await.unwrap();
+    sqlx::query("insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token) values ($1, $2, $3, 'verified', 's', '', '', '')")
+        .bind(tenant).bind(domain_id).bind(domain).execute(pool).await.unwrap();
+    sqlx::query("insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, $4, 'Ann')")
+        .bind(tenant)
+        .bind(sender)
+        .bind(domain_id)
+        .bind(format!("ann@{domain}"))
+        .execute(pool)
+        .await
+        .unwrap();
+    (tenant, sender)
+}
+
 impl World {
     async fn new() -> Self {
         let database = TestDatabase::migrated(&MIGRATIONS).await.unwrap();
@@ -44,21 +62,8 @@ impl World {
         let tokens = Arc::new(TokenKeys::derive(&[[1; 32]]));
         let stage =
             Rendering::new(pool.clone(), PreparedPool::new(&pool, 4), tokens, &settings("https://link.test/")).unwrap();
-        let (tenant, sender, domain) = (new_id(), new_id(), new_id());
-        sqlx::query("insert into tenants (id, environment, org_name, owner_email, physical_address) values ($1, 'production', 'Acme', 'o@acme.test', '1 Main Street')")
-            .bind(tenant).execute(&pool).await.unwrap();
-        sqlx::query("insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token) values ($1, $2, 'acme.test', 'verified', 's', '', '', '')")
-            .bind(tenant).bind(domain).execute(&pool).await.unwrap();
-        sqlx::query(
-            "insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'ann@acme.test', 'Ann')",
-        )
-        .bind(tenant)
-        .bind(sender)
-        .bind(domain)
-        .execute(&pool)
-        .await
-        .unwrap();
-        Self { pool, stage, tenant, sender, _database: database }
+        let (tenant, sender) = tenant_with_sender(&pool, "acme.test").await;
+        Self { pool, stage, tenant, sender, database }
     }
 
     async fn content(&self, subject: &str, html: &str) -> Uuid {
@@ -447,10 +452,14 @@ async fn a_value_of_a_removed_field_is_not_printed() {
 
 #[tokio::test]
 async fn another_tenant_s_content_is_unknown() {
-    let world = World::new().await;
+    let mut world = World::new().await;
+    let own = world.tenant;
+    (world.tenant, _) = tenant_with_sender(&world.pool, "other.test").await;
+    let foreign = world.content("s", "x").await;
+    world.tenant = own;
     let content = world.content("s", "x").await;
     let batch = world.batch(Lane::Bulk, content, &[world.contact("a", json!({})).await]).await;
-    let error = world.stage.handle(&[Cleared { tenant_id: new_id(), ..batch }]).await.unwrap_err();
+    let error = world.stage.handle(&[Cleared { content_id: foreign, ..batch }]).await.unwrap_err();
     assert!(!error.is_transient());
     assert_eq!(error.code(), "unknown_content");
 }
@@ -565,6 +574,68 @@ async fn a_rendering_that_spends_its_budget_fails_its_recipient_and_the_next_is_
     assert_eq!(response, "render_deadline_exceeded");
 }
 
+#[tokio::test]
+async fn a_costly_template_delays_no_mail_of_other_tenants() {
+    let mut world = World::new().await;
+    // Each rendering takes as long as its limits allow.
+    let loops = "{% for i in (1..1000) %}{% for j in (1..1000) %}{% if i == j %}{% endif %}{% endfor %}{% endfor %}";
+    let content = world.content("s", loops).await;
+    let mut contacts = Vec::new();
+    for _ in 0..100 {
+        contacts.push(world.contact("slow", json!({})).await);
+    }
+    let costly = world.batch(Lane::Priority, content, &contacts).await;
+    let own = (world.tenant, world.sender);
+    (world.tenant, world.sender) = tenant_with_sender(&world.pool, "other.test").await;
+    let content = world.content("s", "x").await;
+    let plain = world.batch(Lane::Priority, content, &[world.contact("quick", json!({})).await]).await;
+    (world.tenant, world.sender) = own;
+    let group = [costly, plain];
+    let rendered = world.render(&group).await;
+    assert!(rendered.iter().any(|message| message.batch_id == group[1].batch_id));
+    let left = "select queued::bigint from batches where tenant_id = $1";
+    let first = world.count(left).await;
+    assert!(first > 0, "the plain mail waited for all of the costly ones");
+    let again = "select count(*) from batches where tenant_id = $1 and announce_after < now() + interval '10 seconds'";
+    assert_eq!(world.count(again).await, 1);
+    // In another order, since the first ones have failed.
+    let recipients = group[0].recipients.iter().rev().copied().collect();
+    world.render(&[Cleared { announcement: 2, recipients, ..group[0].clone() }]).await;
+    assert!(world.count(left).await < first, "each announcement brings it further");
+}
+
+#[tokio::test]
+async fn bulk_mail_waits_while_its_stream_is_nearly_full() {
+    let world = World::new().await;
+    let prefix = format!("{}_", world.database.name());
+    let bus = Bus::connect(&world.database.nats_url().to_owned().into(), None, &prefix, 1, "test").await.unwrap();
+    let spec = runtime::streams::STREAMS.iter().find(|spec| spec.name == stream::RENDERED).unwrap();
+    stage_rig::make_stream(&bus, spec, 1024 * 1024).await;
+    let filler = Publication {
+        subject: schemas::subjects::rendered(Lane::Bulk),
+        message_id: "filler".to_owned(),
+        schema: "mail.v1.rendered",
+        body: vec![0_u8; 900 * 1024].into(),
+        headers: Vec::new(),
+    };
+    bus.publish_all(vec![filler]).await.unwrap();
+    let stage = Rendering::new(
+        world.pool.clone(),
+        PreparedPool::new(&world.pool, 4),
+        world.stage.tokens.clone(),
+        &settings("https://link.test"),
+    );
+    let stage = stage.unwrap().notifying(bus.clone(), CommitNotifier::default());
+    let (content, contact) = (world.content("s", "x").await, world.contact("a", json!({})).await);
+    let bulk = [world.batch(Lane::Bulk, content, &[contact]).await];
+    let prompt = [world.batch(Lane::Priority, content, &[contact]).await];
+    let refused = stage.handle(&bulk).await.unwrap_err();
+    assert!(matches!(refused, StageError::Busy { .. }), "{refused}");
+    assert_eq!(stage.handle(&prompt).await.unwrap().len(), 1);
+    bus.stream(stream::RENDERED).await.unwrap().unwrap().purge().await.unwrap();
+    assert_eq!(stage.handle(&bulk).await.unwrap().len(), 1);
+}
+
 /// With one connection for all workers, which a second batch gets while the first is compiled or rendered.
 #[rstest]
 #[case::compiled(format!("<div>{{{{ first_name }}}}{}</div>", "<p>a &amp; <a href=\"https://x.test\">b</a></p>".repeat(10_000)), 1)]
@@ -616,16 +687,18 @@ fn the_public_address_must_be_a_web_address() {
     }
 }
 
-/// A one-off message with an attachment to one person, resolved.
-async fn one_off_message(world: &World, contact: Uuid) -> Cleared {
+/// A one-off message with an attachment to these people, resolved.
+async fn one_off_message(world: &World, contacts: &[Uuid]) -> Cleared {
     let content = world.content("Hello {{ first_name }}", "<p>{{ first_name }}</p>").await;
     sqlx::query("update contents set kind = 'one_off' where id = $1").bind(content).execute(&world.pool).await.unwrap();
-    let batch = world.batch(Lane::Priority, content, &[contact]).await;
+    let batch = world.batch(Lane::Priority, content, contacts).await;
     let id = batch.batch_id;
     sqlx::query("insert into messages (tenant_id, id, sender_id, content_id, reply_to) values ($1, $2, $3, $4, 'desk@acme.test')")
         .bind(world.tenant).bind(id).bind(world.sender).bind(content).execute(&world.pool).await.unwrap();
-    sqlx::query("insert into message_recipients (tenant_id, message_id, send_id, contact_id, name) values ($1, $2, $2, $3, 'Ann Lee')")
-        .bind(world.tenant).bind(id).bind(contact).execute(&world.pool).await.unwrap();
+    for (ordinal, contact) in (0..).zip(contacts) {
+        sqlx::query("insert into message_recipients (tenant_id, message_id, send_id, contact_id, name) values ($1, $2, $3, $4, 'Ann Lee')")
+            .bind(world.tenant).bind(id).bind(SendId::of(id, ordinal).0).bind(contact).execute(&world.pool).await.unwrap();
+    }
     sqlx::query("insert into requests (tenant_id, id, product, environment, kind, payload) values ($1, $2, 'shop', 'production', 'message', '{}')")
         .bind(world.tenant).bind(id).execute(&world.pool).await.unwrap();
     sqlx::query("insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded) values ($1, $2, 0, 'a.txt', 'text/plain; charset=utf-8', $3)")
@@ -637,7 +710,7 @@ async fn one_off_message(world: &World, contact: Uuid) -> Cleared {
 async fn a_one_off_message_is_rendered_as_it_was_written_and_its_attachments_stay_where_they_are() {
     let world = World::new().await;
     let contact = world.contact("Contact", json!({})).await;
-    let batch = one_off_message(&world, contact).await;
+    let batch = one_off_message(&world, &[contact]).await;
     let rendered = world.render(std::slice::from_ref(&batch)).await;
     assert_eq!(rendered[0].skeleton.0, format!("message-{}", batch.batch_id.simple()));
     let body: Value = sqlx::query_scalar("select body from skeletons").fetch_one(&world.pool).await.unwrap();
@@ -657,6 +730,45 @@ async fn a_one_off_message_is_rendered_as_it_was_written_and_its_attachments_sta
     assert_eq!(again[0].recipients, rendered[0].recipients, "a repeat has the same bytes");
 }
 
+#[tokio::test]
+async fn an_erased_recipient_costs_the_others_of_a_message_nothing() {
+    let world = World::new().await;
+    let contacts = [world.contact("Ada", json!({})).await, world.contact("Bob", json!({})).await];
+    let batches = [one_off_message(&world, &contacts).await];
+    for statement in [
+        "delete from message_attachments where tenant_id = $1",
+        "update requests set options = '{\"from_name\": \"Billing\"}' where tenant_id = $1",
+        "update sends set request_id = (select id from requests where tenant_id = $1) where tenant_id = $1",
+        "update contacts set status = 'erased' where tenant_id = $1 and first_name = 'Bob'",
+    ] {
+        world.run(statement).await;
+    }
+    let sends = people::owed(&batches);
+    let mut db = world.pool.acquire().await.unwrap();
+    let people = people::load_merge_data(&mut db, &sends).await.unwrap();
+    let contents = world.stage.contents(&batches, &sends, &people).await.unwrap();
+    assert_eq!(contents.len(), 1, "a second one would be stored under the same id");
+    let rendered = world.render(&batches).await;
+    assert_eq!(rendered[0].recipients.iter().map(|recipient| recipient.ordinal).collect::<Vec<_>>(), [0]);
+    let bytes = world.message(&rendered[0], 0).await;
+    let parsed = MessageParser::default().parse(&bytes).unwrap();
+    assert_eq!(parsed.from().unwrap().first().unwrap().name(), Some("Billing"));
+    let gone =
+        "select count(*) from sends where tenant_id = $1 and state = 'failed' and response = 'render_contact_gone'";
+    assert_eq!(world.count(gone).await, 1);
+}
+
+#[tokio::test]
+async fn a_send_that_is_to_another_contact_by_now_is_left_as_it_is() {
+    let world = World::new().await;
+    let (content, contact) = (world.content("Hi", "<p>Hi</p>").await, world.contact("Ann", json!({})).await);
+    let mut batch = world.batch(Lane::Priority, content, &[contact]).await;
+    // A crash of Postgres took back the contact that the message names.
+    batch.recipients[0].contact_id = Uuid::now_v7();
+    assert!(world.render(std::slice::from_ref(&batch)).await.is_empty());
+    assert_eq!(world.ledger(batch.batch_id).await, ("announced".to_owned(), true, json!({"queued": 1})));
+}
+
 #[rstest]
 #[case::to_an_owner(MessageKind::OneOff)]
 #[case::of_a_campaign_test(MessageKind::Test)]
@@ -664,7 +776,7 @@ async fn a_one_off_message_is_rendered_as_it_was_written_and_its_attachments_sta
 async fn a_written_message_that_was_erased_is_not_sent_empty(#[case] kind: MessageKind) {
     let world = World::new().await;
     let contact = world.contact("Contact", json!({})).await;
-    let batch = Cleared { kind, ..one_off_message(&world, contact).await };
+    let batch = Cleared { kind, ..one_off_message(&world, &[contact]).await };
     world.run("update contents set subject = '', body_html = '', body_text = null where tenant_id = $1").await;
     assert!(world.render(std::slice::from_ref(&batch)).await.is_empty());
     assert_eq!(world.ledger(batch.batch_id).await, ("done".to_owned(), false, json!({"failed": 1})));
@@ -673,19 +785,22 @@ async fn a_written_message_that_was_erased_is_not_sent_empty(#[case] kind: Messa
     assert_eq!(world.count(failed).await, 1);
 }
 
+/// Attachments and compiled messages of the tenant.
+const STORED: &str = "select (select count(*) from message_attachments where tenant_id = $1)
+    + (select count(*) from skeletons where tenant_id = $1)";
+
 #[tokio::test]
 async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_message() {
     let world = World::new().await;
     let contact = world.contact("Contact", json!({})).await;
-    world.render(&[one_off_message(&world, contact).await]).await;
+    world.render(&[one_off_message(&world, &[contact]).await]).await;
     let sweep = PurgeMessages(world.pool.clone());
-    let load_stored = "select (select count(*) from message_attachments where tenant_id = $1) + (select count(*) from skeletons where tenant_id = $1)";
-    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (0, 2));
+    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(STORED).await), (0, 2));
     sqlx::query("update messages set created_at = created_at - interval '5 days', due_at = now() - interval '5 days'")
         .execute(&world.pool)
         .await
         .unwrap();
-    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(load_stored).await), (1, 0));
+    assert_eq!((runner::Sweep::sweep(&sweep).await.unwrap(), world.count(STORED).await), (1, 0));
     assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 0);
     sqlx::query(
         "insert into messages (tenant_id, id, sender_id, content_id, due_at)
@@ -697,11 +812,49 @@ async fn attachments_and_compiled_forms_are_forgotten_some_days_after_the_messag
     assert_eq!(runner::Sweep::sweep(&sweep).await.unwrap(), 250, "in one run");
 }
 
+/// Transactional mails of five days ago that are over, each with three files and a compiled form of its own.
+async fn old_mails_with_files(world: &World, mails: i64) {
+    let mail = "select (left(first_id_at(now() - interval '5 days')::text, 24) || lpad(to_hex(n), 12, '0'))::uuid as id
+                from generate_series(1, $2) n";
+    for sql in [
+        format!(
+            "insert into requests (tenant_id, id, product, environment, kind, payload, state)
+             select $1, id, 'shop', 'production', 'transactional', '{{}}', 'handled' from ({mail}) m"
+        ),
+        "insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded)
+         select tenant_id, id, place, 'a.pdf', 'application/pdf', '' from requests, generate_series(0, 2) place
+         where tenant_id = $1 and $2::bigint > 0"
+            .to_owned(),
+        "insert into skeletons (tenant_id, id, body)
+         select tenant_id, 'message-' || replace(id::text, '-', ''), '{}' from requests where tenant_id = $1 and $2::bigint > 0"
+            .to_owned(),
+    ] {
+        sqlx::query(AssertSqlSafe(sql)).bind(world.tenant).bind(mails).execute(&world.pool).await.unwrap();
+    }
+    assert_eq!(world.count(STORED).await, 4 * mails);
+}
+
+#[tokio::test]
+async fn mails_with_several_files_are_purged_in_one_run() {
+    let world = World::new().await;
+    old_mails_with_files(&world, 250).await;
+    assert_eq!(runner::Sweep::sweep(&PurgeMessages(world.pool.clone())).await.unwrap(), 250);
+    assert_eq!(world.count(STORED).await, 0);
+}
+
+#[tokio::test]
+async fn a_compiled_form_goes_with_its_request() {
+    let world = World::new().await;
+    old_mails_with_files(&world, 1).await;
+    world.run("delete from requests where tenant_id = $1").await;
+    assert_eq!(world.count(STORED).await, 0);
+}
+
 #[tokio::test]
 async fn open_mail_keeps_its_attachments_however_old_it_is() {
     let world = World::new().await;
     let contact = world.contact("Contact", json!({})).await;
-    let fresh = one_off_message(&world, contact).await;
+    let fresh = one_off_message(&world, &[contact]).await;
     // A message of six days ago, and a receipt of five days ago.
     let (message, receipt) = ("first_id_at(now() - interval '6 days')", "first_id_at(now() - interval '5 days')");
     let mut tx = world.pool.begin().await.unwrap();

@@ -5,7 +5,7 @@ use serde_json::json;
 use stage_rig::until;
 use uuid::Uuid;
 
-use crate::world::{World, earlier_mail, step, task};
+use crate::world::{World, earlier_mail, mail, step, task};
 
 const SUPPRESS: [(&str, &str); 5] = [
     ("unsubscribe", "exited unsubscribed"),
@@ -60,14 +60,8 @@ async fn who_must_leave_leaves_between_two_steps(#[case] change: Option<(&str, &
     assert_eq!(world.number("select count(*) from enrollment_checks").await, 0);
 }
 
-#[tokio::test]
-async fn an_answer_ends_the_enrollment_whose_mail_was_answered() {
-    let world = World::new().await;
-    let people = world.rig.people(&world.tenant, 1).await;
-    let (answered, other) = (world.sequence(&[task()]).await, world.sequence(&[task()]).await);
-    world.enroll(answered, &people, 3_600).await;
-    world.enroll(other, &people, 3_600).await;
-    let send = earlier_mail(&world, answered).await;
+/// A person answers this mail.
+async fn answer(world: &World, send: Uuid) {
     sqlx::query("insert into events (tenant_id, send_id, id, month, type, occurred_at) values ($1, $2, $2, $3, 'replied', now())")
         .bind(world.tenant.id)
         .bind(send)
@@ -75,6 +69,17 @@ async fn an_answer_ends_the_enrollment_whose_mail_was_answered() {
         .execute(world.pool())
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_ends_the_enrollment_whose_mail_was_answered() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let (answered, other) = (world.sequence(&[mail()]).await, world.sequence(&[mail()]).await);
+    world.enroll(answered, &people, 3_600).await;
+    world.enroll(other, &people, 3_600).await;
+    let send = earlier_mail(&world, answered).await;
+    answer(&world, send).await;
     world.start(&[]).await;
     until("the answered one is over", async || {
         world.number("select count(*) from enrollments where exit_reason = 'replied'").await == 1
@@ -88,19 +93,35 @@ async fn an_answer_ends_the_enrollment_whose_mail_was_answered() {
 }
 
 #[tokio::test]
+async fn the_owners_answer_to_a_notice_ends_nothing() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    let notice = step("notify_owner", json!({"subject": "News", "message": "Look"}));
+    let (notices, mails) = (world.sequence(&[notice]).await, world.sequence(&[mail()]).await);
+    for sequence in [notices, mails] {
+        world.enroll(sequence, &people, 3_600).await;
+        answer(&world, earlier_mail(&world, sequence).await).await;
+    }
+    world.start(&[]).await;
+    until("the enrollment whose mail was answered is over", async || {
+        world.number("select count(*) from enrollments where exit_reason = 'replied'").await > 0
+    })
+    .await;
+    let left: Vec<Uuid> = sqlx::query_scalar("select sequence_id from enrollments where status = 'active'")
+        .fetch_all(world.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, [notices]);
+}
+
+#[tokio::test]
 async fn an_answer_noted_before_a_merge_ends_the_enrollment() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
-    let sequence = world.sequence(&[task()]).await;
+    let sequence = world.sequence(&[mail()]).await;
     world.enroll(sequence, &people[..1], 3_600).await;
     let send = earlier_mail(&world, sequence).await;
-    sqlx::query("insert into events (tenant_id, send_id, id, month, type, occurred_at) values ($1, $2, $2, $3, 'replied', now())")
-        .bind(world.tenant.id)
-        .bind(send)
-        .bind(schemas::month_of(send))
-        .execute(world.pool())
-        .await
-        .unwrap();
+    answer(&world, send).await;
     for sql in [
         "update enrollments set contact_id = $2 where contact_id = $1",
         "update contacts set status = 'merged', merged_into = $2 where id = $1",
@@ -116,7 +137,7 @@ async fn an_answer_noted_before_a_merge_ends_the_enrollment() {
 async fn an_answer_during_a_merge_ends_the_survivors_enrollment() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
-    let sequence = world.sequence(&[task()]).await;
+    let sequence = world.sequence(&[mail()]).await;
     world.enroll(sequence, &people[..1], 3_600).await;
     let send = earlier_mail(&world, sequence).await;
     let mut merge = world.pool().begin().await.unwrap();
@@ -151,7 +172,7 @@ async fn an_answer_during_a_merge_ends_the_survivors_enrollment() {
 async fn an_automatic_reply_ends_nothing() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 1).await;
-    let sequence = world.sequence(&[task()]).await;
+    let sequence = world.sequence(&[mail()]).await;
     world.enroll(sequence, &people, 3_600).await;
     let send = earlier_mail(&world, sequence).await;
     for (automatic, expected) in [(true, 0), (false, 1)] {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-use stage_rig::until;
+use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
+use stage_rig::{rows_in_vain, until};
 
 use crate::world::{World, enroll, sequence, step, task};
 
@@ -165,6 +166,20 @@ async fn a_tenant_with_many_resumed_sequences_does_not_hold_up_another() {
         .await
         .unwrap();
     assert_eq!(world.states().await, ["exited sequence_archived"]);
+}
+
+#[tokio::test]
+async fn a_resumption_is_applied_without_reading_active_enrollments() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 5_000).await;
+    let sequence = world.sequence(&[task()]).await;
+    world.enroll(sequence, &people, 3_600).await;
+    world.execute("update sequences set unapplied_since = now(), updated_at = now() - interval '2 minutes'").await;
+    let sql = concat!("explain (analyze, format json)\n", include_str!("../../queries/apply_status_changes.sql"));
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(sql)).bind(5_000_i64).fetch_one(world.pool()).await.unwrap();
+    let in_vain = rows_in_vain(&plan);
+    assert!(in_vain < 1_000.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    assert_eq!(world.number("select count(*) from sequences where unapplied_since is not null").await, 0, "applied");
 }
 
 #[tokio::test]

@@ -180,12 +180,15 @@ pub(crate) async fn field(world: &World, key: &str) {
         .unwrap();
 }
 
-/// A send of the enrollment's step, as if it had been mailed before.
+/// A send of the enrollment's first step, as if it had been mailed before.
 pub(crate) async fn earlier_mail(world: &World, sequence: Uuid) -> Uuid {
     let send = schemas::new_batch_id();
     sqlx::query(
         "insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id)
-         select e.tenant_id, $2, e.sequence_id, e.id, gen_random_uuid() from enrollments e where e.sequence_id = $1",
+         select e.tenant_id, $2, e.sequence_id, e.id, p.id
+         from enrollments e
+         join sequence_steps p on p.tenant_id = e.tenant_id and p.sequence_id = e.sequence_id and p.step_order = 1
+         where e.sequence_id = $1",
     )
     .bind(sequence)
     .bind(send)
@@ -193,6 +196,10 @@ pub(crate) async fn earlier_mail(world: &World, sequence: Uuid) -> Uuid {
     .await
     .unwrap();
     send
+}
+
+pub(crate) fn mail() -> Step<'static> {
+    step("send_email", json!({}))
 }
 
 pub(crate) fn task() -> Step<'static> {

@@ -49,7 +49,7 @@ impl Sweep for EndStopped {
                        select b.tenant_id, b.id, b.queued + b.deferred as sends
                        from batches b
                        where b.lane = 'bulk' and b.state = s.state and b.state <> 'done' and b.tenant_id = c.tenant_id
-                         and b.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid
+                         and b.id between first_id_of_launch(c.launch_prefix) and last_id_of_launch(c.launch_prefix)
                          and b.queued + b.deferred > 0
                        order by b.id
                        limit $1
@@ -84,14 +84,14 @@ impl Sweep for EndStopped {
         });
         let ended = end_sends(&mut tx, &endings).await?;
         tx.commit().await?;
-        for stopped in ended {
+        for stopped in &ended {
             Counter::SendsTotal.add(stopped.sends, [("lane", "bulk"), ("state", stopped.to.as_str())]);
             if stopped.to == SendState::Skipped {
                 let reason = stopped.ending.reason;
                 Counter::SendsWithheldTotal.add(stopped.sends, [("stage", "audience"), ("reason", reason)]);
             }
         }
-        Ok(batches.len() as u64)
+        Ok(ended.iter().map(|stopped| stopped.sends).sum())
     }
 }
 

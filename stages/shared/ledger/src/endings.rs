@@ -20,6 +20,8 @@ pub(crate) struct Ending {
     pub kind: MessageKind,
     /// `None`: all that are open.
     pub send: Option<Uuid>,
+    /// The contact that the send must be to. `None`: any.
+    pub contact: Option<Uuid>,
     /// `Skipped`, `Failed`, `Cancelled` or `Expired`.
     pub to: SendState,
     pub reason: &'static str,
@@ -35,7 +37,7 @@ impl Ending {
         to: SendState,
         reason: &'static str,
     ) -> Self {
-        Self { batch, kind, send, to, reason, code: None }
+        Self { batch, kind, send, contact: None, to, reason, code: None }
     }
 
     fn first(&self) -> Uuid {
@@ -73,7 +75,8 @@ pub(crate) async fn end_sends<'a>(db: &mut PgConnection, endings: &'a [Ending]) 
         &column(endings, |ending| ending.reason) as &[&str],
         &column(endings, |ending| ending.code) as &[Option<&str>],
         IN_DOUBT.0 as SendState,
-        IN_DOUBT.1
+        IN_DOUBT.1,
+        &column(endings, |ending| ending.contact) as &[Option<Uuid>]
     )
     .fetch_all(&mut *db)
     .await?;

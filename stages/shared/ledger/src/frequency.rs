@@ -14,7 +14,7 @@
 //! [`Urgency`] alone, and equals do not wait for each other, so no two campaigns ever do. A sequence is as urgent as a `normal` campaign,
 //! and no campaign waits for one: its mail is decided within moments, or has to wait itself. The wait ends with what
 //! the SQL functions `campaigns_first_under_cap` and `is_owed_soon` no longer name: the more urgent mail is decided, or put off by more than
-//! an hour, alone or with its batch; or its campaign is paused, cancelled or over, its window closed, or its launch three days ago.
+//! an hour, alone or with its batch; or its batch is held for the winner of a test; or its campaign is paused, cancelled or over, its window closed, or its launch three days ago.
 
 use std::collections::HashMap;
 

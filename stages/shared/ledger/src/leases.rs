@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,6 +18,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::counters::{self, CounterDelta, Totals, UsageTotals};
+use crate::facts::{self, SendKey};
 use crate::fence::{NextAnnouncement, is_tried_again, session::GoneSessions};
 use crate::hours::BatchKey;
 
@@ -26,11 +30,18 @@ const LATE_ANSWER: Duration = Duration::from_secs(30);
 /// sessions are silent, and those that live renew within seconds; what they have to write is more exact than `unknown`.
 pub const SERVED_BEFORE: Duration = Duration::from_secs(15);
 
+/// Every which run reads the batches of all states: one a minute. The others read announced batches alone, because sends are fenced in these.
+/// A batch that waits has a fenced send only if its campaign was paused meanwhile, or if a worker had an old message of it, and a slow campaign
+/// has a hundred thousand batches that wait.
+const ALL_STATES_EVERY: u32 = 30;
+
 /// The lease sweep.
 pub struct ExpireLeases {
     by_key: PreparedPool,
     served_before: Duration,
     served: Mutex<Option<Served>>,
+    /// Finished runs, for [`ALL_STATES_EVERY`].
+    runs: AtomicU32,
 }
 
 /// The time in which Postgres has served this process.
@@ -56,7 +67,7 @@ impl ExpireLeases {
     /// The sweep. `served_before`: [`SERVED_BEFORE`], except in tests.
     #[must_use]
     pub fn new(by_key: &PreparedPool, served_before: Duration) -> Self {
-        Self { by_key: by_key.priority("leases"), served_before, served: Mutex::default() }
+        Self { by_key: by_key.priority("leases"), served_before, served: Mutex::default(), runs: AtomicU32::new(0) }
     }
 
     /// True if Postgres has served this process, also just now, for long enough that a silent session is gone.
@@ -90,8 +101,12 @@ impl Sweep for ExpireLeases {
         let gone = GoneSessions::find(&mut tx).await?;
         let gone = if self.has_served() { gone } else { GoneSessions::default() };
         let (tenants, ids) = abandoned(&mut tx, &gone).await?;
-        let mut expired =
-            sqlx::query_file_as!(Expired, "queries/leases/expired_leases.sql").fetch_all(&mut *tx).await?;
+        let all_states = self.runs.load(Ordering::Relaxed).is_multiple_of(ALL_STATES_EVERY);
+        let states: &[&str] =
+            if all_states { &["held", "timed", "waiting", "announced", "resting"] } else { &["announced"] };
+        let mut expired = sqlx::query_file_as!(Expired, "queries/leases/expired_leases.sql", states as &[&str])
+            .fetch_all(&mut *tx)
+            .await?;
         if !ids.is_empty() {
             let more = sqlx::query_file_as!(Expired, "queries/leases/lock_abandoned.sql", &tenants, &ids);
             expired.extend(more.fetch_all(&mut *tx).await?);
@@ -100,6 +115,10 @@ impl Sweep for ExpireLeases {
         expired.dedup_by_key(|batch| (batch.tenant_id, batch.id));
         let found = end_leases(&mut tx, &expired, &gone).await?;
         tx.commit().await?;
+        // What was found may not be all there is: then the next run reads all states, too.
+        if !all_states || found == 0 {
+            self.runs.fetch_add(1, Ordering::Relaxed);
+        }
         if found > 0 {
             tracing::warn!(
                 stage = "delivery",
@@ -146,6 +165,7 @@ async fn end_leases(db: &mut PgConnection, batches: &[Expired], gone: &GoneSessi
     .await?;
     let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
     let (mut deltas, mut totals): (BTreeMap<BatchKey, CounterDelta>, Totals) = Default::default();
+    let mut unknown: Vec<SendKey> = Vec::new();
     for row in &doubted {
         let Some(batch) = by_id.get(&SendId(row.id).batch()) else { continue };
         let delta = deltas.entry((batch.tenant_id, batch.id)).or_default();
@@ -153,10 +173,12 @@ async fn end_leases(db: &mut PgConnection, batches: &[Expired], gone: &GoneSessi
         if row.state == SendState::Queued {
             delta.announce(NextAnnouncement::After(LATE_ANSWER));
         } else {
+            unknown.push((batch.tenant_id, row.id));
             *totals.entry((batch.tenant_id, None, batch.kind.as_str(), "unknown")).or_default() += 1;
         }
     }
     counters::move_counters(db, &deltas, (&totals, 0), &UsageTotals::new()).await?;
+    facts::make_evidence_due(db, &unknown).await?;
     sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids).execute(db).await?;
     Ok(doubted.len() as u64)
 }
@@ -173,6 +195,30 @@ fn never_again() -> (Vec<String>, Vec<String>) {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use stage_rig::Rig;
+
+    #[tokio::test]
+    async fn a_lease_in_a_batch_that_waits_ends_within_some_runs() {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        let list = rig.audience(&tenant, "list", &[]).await;
+        let campaign = rig.campaign(&tenant, list).await;
+        let people = rig.people(&tenant, 1).await;
+        rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
+        for sql in [
+            "update sends set state = 'fenced', fence_token = gen_random_uuid(), attempts = 1, lease_until = now() - interval '1 second'",
+            "update batches set state = 'waiting', announce_after = null, queued = 0, fenced = 1, lease_until = now() - interval '1 second'",
+        ] {
+            sqlx::query(sql).execute(&rig.pool).await.unwrap();
+        }
+        let sweep = ExpireLeases::new(&PreparedPool::new(&rig.pool, 1), Duration::ZERO);
+        sweep.runs.store(1, Ordering::Relaxed);
+        for _ in 1..ALL_STATES_EVERY {
+            assert_eq!(sweep.sweep().await.unwrap(), 0);
+        }
+        assert_eq!(sweep.sweep().await.unwrap(), 1);
+        rig.assert_books().await;
+    }
 
     #[rstest]
     #[case::first_run(&[0], 0)]

@@ -211,6 +211,7 @@ async fn find_batches(
             attempt: row.attempts[index] + 1,
             doubtful: row.doubtful[index],
             route: row.routes[index],
+            provider: None,
             metered_on: row.metered_on[index],
             counts: false,
             // Mail that may be repeated has the same bytes in each attempt.
@@ -246,9 +247,13 @@ pub async fn set_aside(by_key: &PreparedPool, tenant: Uuid, batch: Uuid) -> Resu
     Ok(())
 }
 
-/// Their route cannot be taken now: nothing is read, and the batches are announced again after `wait`.
-pub async fn postpone(pool: &PgPool, inputs: &[&Rendered], wait: Duration) -> Result<(), StageError> {
-    let keys: BTreeSet<BatchKey> = inputs.iter().map(|input| (input.tenant_id, input.batch_id)).collect();
+/// These batches cannot go on now: nothing is read of them, and they are announced again after `wait`.
+pub async fn postpone(
+    pool: &PgPool,
+    batches: impl IntoIterator<Item = BatchKey>,
+    wait: Duration,
+) -> Result<(), StageError> {
+    let keys: BTreeSet<BatchKey> = batches.into_iter().collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.into_iter().unzip();
     sqlx::query_file!("queries/owed/postpone.sql", &tenants, &ids, wait.as_secs_f64()).execute(pool).await?;
     Ok(())

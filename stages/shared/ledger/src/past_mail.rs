@@ -64,7 +64,7 @@ pub async fn apply_to_past_recipient(
         let is_new = written.iter().any(|suppressed| !suppressed.already_existed);
         return Ok(if is_new { OptOut::Recorded } else { OptOut::Already });
     };
-    if at.is_some_and(|at| person.opted_in_at() > Some(at)) {
+    if at.is_some_and(|at| person.has_opted_in_since(at)) {
         return Ok(OptOut::Already);
     }
     let outcome = opt_out::leave(&mut *db, person, None).await?;

@@ -2,10 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
+
+/// How far the clock of a provider may be off, and so its time of an opt-out. In doubt, an opt-out holds.
+const CLOCK_ERROR_MAX: TimeDelta = TimeDelta::minutes(5);
 
 /// Two looks: what a contact was merged into, while the first waited for its lock, is found by the second. It is not merged again.
 const LOOKUPS_MAX: usize = 2;
@@ -50,6 +53,11 @@ impl Person {
     /// When the recipient last opted in, by the link of either.
     pub(crate) fn opted_in_at(&self) -> Option<DateTime<Utc>> {
         self.contact.opted_in_at.max(self.survivor().opted_in_at)
+    }
+
+    /// True if the recipient has certainly opted in again since an opt-out of this time, by a clock other than that of Postgres.
+    pub(crate) fn has_opted_in_since(&self, opted_out_at: DateTime<Utc>) -> bool {
+        self.opted_in_at().is_some_and(|at| at - CLOCK_ERROR_MAX > opted_out_at)
     }
 
     fn is_whole(&self) -> bool {

@@ -73,6 +73,7 @@ pub async fn recipient(
     send_id: Uuid,
     named: Option<Uuid>,
 ) -> sqlx::Result<Option<Recipient>> {
+    // The id is chosen in a select of its own: row security keeps a `coalesce` out of the condition of an index.
     sqlx::query_as!(
         Recipient,
         r#"select c.id as contact_id, coalesce(c.merged_into, c.id) as "topics_of!", c.address, c.locale,
@@ -83,8 +84,8 @@ pub async fn recipient(
                       bool_or(e.hard_bounced or e.complained or e.invalid or e.suppressed_all or e.suppressed_marketing) as held
                from recipient_eligibility($1, array[c.id, c.merged_into]) e
            ) g
-           where c.tenant_id = $1 and c.status <> 'erased' and c.id = coalesce(
-               (select s.contact_id from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $3), $4)"#,
+           where c.tenant_id = $1 and c.status <> 'erased' and c.id = (
+               select coalesce((select s.contact_id from sends s where s.tenant_id = $1 and s.id = $2 and s.month = $3), $4))"#,
         tenant,
         send_id,
         SendId(send_id).month(),
@@ -96,17 +97,6 @@ pub async fn recipient(
 
 /// The topics a contact is in or has left, by name, as many as a page shows. Lists the contact was never on are not shown.
 pub async fn topics(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Vec<Topic>> {
-    topics_among(db, tenant, contact, &[], TOPICS_MAX).await
-}
-
-/// The first of the topics, or of those that are named.
-async fn topics_among(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    contact: Uuid,
-    named: &[Uuid],
-    limit: usize,
-) -> sqlx::Result<Vec<Topic>> {
     sqlx::query_as!(
         Topic,
         r#"select a.id, a.public_name as "name!", a.public_description as description, m.contact_id is not null as "joined!"
@@ -114,18 +104,17 @@ async fn topics_among(
            left join audience_members m on m.tenant_id = $1 and m.audience_id = a.id and m.contact_id = $2
            left join topic_opt_outs d on d.tenant_id = $1 and d.audience_id = a.id and d.contact_id = $2
            where a.tenant_id = $1 and a.public_name is not null and a.deleted_at is null and (m.contact_id is not null or d.contact_id is not null)
-             and (cardinality($3::uuid[]) = 0 or a.id = any ($3))
-           order by lower(a.public_name), a.id limit $4"#,
+           order by lower(a.public_name), a.id limit $3"#,
         tenant,
         contact,
-        named,
-        i64::try_from(limit).unwrap_or(i64::MAX),
+        TOPICS_MAX as i64,
     )
     .fetch_all(db)
     .await
 }
 
-/// Leaves those of the `shown` topics that are not `chosen`, and joins those that are. Other topics are ignored.
+/// Leaves those of the `shown` topics that are not `chosen`, and joins those of them that are and that the contact had left. Other lists are
+/// ignored. A topic is also left where the contact is no member any more: it may have been removed since the page was shown, and be added again.
 /// Each topic left is a fact of the mail, with the event `email.unsubscribed` and the topic as its scope, as many as are stored of a kind; a
 /// mail that the ledger does not keep any more has no facts. Harmless to repeat. The topics are those of the contact that is left, if this one
 /// was merged. `false`: there is no such contact.
@@ -142,19 +131,17 @@ pub async fn choose(
     // the topics along.
     let Some(person) = people::lock_person(&mut *db, tenant, contact).await? else { return Ok(false) };
     let contact = person.survivor().id;
-    // Those that were shown, and not the first of now: a topic may have come before them since.
-    let topics = topics_among(&mut *db, tenant, contact, shown, shown.len()).await?;
-    let of = |joined: bool, wanted: bool| -> Vec<Uuid> {
-        let asked = |id: &Uuid| shown.contains(id) && chosen.contains(id) == wanted;
-        topics.iter().filter(|topic| topic.joined == joined && asked(&topic.id)).map(|topic| topic.id).collect()
-    };
-    let (leaving, joining) = (of(true, false), of(false, true));
+    let (joining, leaving): (Vec<Uuid>, Vec<Uuid>) = shown.iter().copied().partition(|topic| chosen.contains(topic));
     let left = sqlx::query_scalar!(
-        "with gone as (
-             delete from audience_members where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)
+        "with topics as (
+             select id from audiences
+             where tenant_id = $1 and id = any ($3) and public_name is not null and deleted_at is null
+         ), gone as (
+             delete from audience_members m using topics t
+             where m.tenant_id = $1 and m.contact_id = $2 and m.audience_id = t.id
          )
          insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
-         select $1, audience_id, $2, $4 from unnest($3::uuid[]) audience_id
+         select $1, id, $2, $4 from topics
          on conflict do nothing
          returning audience_id",
         tenant,
@@ -171,20 +158,23 @@ pub async fn choose(
     });
     store_facts(&mut *db, tenant, send_id, "topic_left", &details).await?;
     // In two statements: a trigger removes members that have opted out of the topic.
-    sqlx::query!(
-        "delete from topic_opt_outs where tenant_id = $1 and contact_id = $2 and audience_id = any ($3)",
+    let joined = sqlx::query_scalar!(
+        r#"delete from topic_opt_outs d using audiences a
+         where d.tenant_id = $1 and d.contact_id = $2 and d.audience_id = any ($3)
+           and a.tenant_id = $1 and a.id = d.audience_id and a.public_name is not null and a.deleted_at is null
+         returning d.audience_id as "audience_id!""#,
         tenant,
         contact,
         &joining,
     )
-    .execute(&mut *db)
+    .fetch_all(&mut *db)
     .await?;
     sqlx::query!(
         "insert into audience_members (tenant_id, audience_id, contact_id)
          select $1, audience_id, $2 from unnest($3::uuid[]) audience_id on conflict do nothing",
         tenant,
         contact,
-        &joining,
+        &joined,
     )
     .execute(db)
     .await?;

@@ -185,8 +185,7 @@ pub async fn set(
         "insert into send_limits (tenant_id, monthly, daily) values ($1, $2, $3)
          on conflict (tenant_id) do update
          set monthly = case when $4 then excluded.monthly else send_limits.monthly end,
-             daily = case when $5 then excluded.daily else send_limits.daily end,
-             updated_at = now()",
+             daily = case when $5 then excluded.daily else send_limits.daily end",
         tenant,
         monthly.flatten(),
         daily.flatten(),

@@ -6,6 +6,7 @@ use runner::StageError;
 use runtime::Counter;
 use schemas::{Cleared, SendId, SendState};
 use sqlx::PgPool;
+use uuid::Uuid;
 
 use crate::{
     endings::{Ending, end_sends},
@@ -19,12 +20,15 @@ pub struct RenderFailure {
     pub input: usize,
     /// The send.
     pub send_id: SendId,
+    /// The contact that it was rendered for.
+    pub contact_id: Uuid,
     /// The code of the failure.
     pub code: &'static str,
 }
 
 /// Records failures. A send that is no longer queued or deferred is left as it is, so a repeat changes nothing; mail in doubt stays
-/// unknown.
+/// unknown. A send that is to another contact by now is left as it is, too: a crash of Postgres may have taken back the contact that the
+/// message names, and its request was resolved again.
 pub async fn record(pool: &PgPool, inputs: &[Cleared], failures: &[RenderFailure]) -> Result<(), StageError> {
     let Some(lane) = inputs.first().map(|batch| batch.lane) else { return Ok(()) };
     let ending = |failure: &RenderFailure| {
@@ -33,6 +37,7 @@ pub async fn record(pool: &PgPool, inputs: &[Cleared], failures: &[RenderFailure
             batch: (batch.tenant_id, batch.batch_id),
             kind: batch.kind,
             send: Some(failure.send_id.0),
+            contact: Some(failure.contact_id),
             to: SendState::Failed,
             reason: "render",
             code: Some(failure.code),

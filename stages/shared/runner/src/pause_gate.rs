@@ -15,7 +15,9 @@ pub struct PauseGate {
 }
 
 impl PauseGate {
-    pub(crate) fn new(switches: PauseSwitches) -> Self {
+    /// A gate by these switches, with nothing in progress.
+    #[must_use]
+    pub fn new(switches: PauseSwitches) -> Self {
         Self { switches, in_progress: Arc::default() }
     }
 
@@ -23,6 +25,12 @@ impl PauseGate {
     #[must_use]
     pub fn is_paused(&self, stage: &str) -> bool {
         self.switches.is_paused(stage)
+    }
+
+    /// True while the ledger is a restored one, or may be: mail under new ids must not be written.
+    #[must_use]
+    pub fn is_ledger_held(&self) -> bool {
+        self.switches.is_ledger_held()
     }
 
     /// Waits until the stage may start work.

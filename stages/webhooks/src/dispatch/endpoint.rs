@@ -48,8 +48,10 @@ pub(crate) struct DeliveryJob {
     pub trace: Option<TraceContext>,
     /// Its position in the queue.
     pub due_at: DateTime<Utc>,
-    /// When the delivery was created; `None` for a replayed one.
-    pub made_at: Option<DateTime<Utc>>,
+    /// When the delivery was created.
+    pub made_at: DateTime<Utc>,
+    /// How often a replay asked for it since.
+    pub replayed: i32,
 }
 
 impl DeliveryJob {
@@ -389,7 +391,8 @@ mod tests {
             body: None,
             trace: None,
             due_at: DateTime::UNIX_EPOCH,
-            made_at: None,
+            made_at: DateTime::UNIX_EPOCH,
+            replayed: 0,
         }
     }
 

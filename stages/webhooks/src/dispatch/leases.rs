@@ -17,7 +17,7 @@ use super::{
     Dispatcher, NAME,
     endpoint::{LoadRequest, SubscriberEndpoint},
     lock,
-    store::{self, SubscriptionKey},
+    store::{self, QueueEntry, SubscriptionKey},
 };
 
 /// How often due retries are read.
@@ -187,12 +187,17 @@ impl LeaseManager {
             let found = due.remove(&endpoint.id).unwrap_or_default();
             let is_all = found.len() < request.capacity + request.known;
             let lacking = endpoint.filter_unknown(found, *request);
-            wanted.extend(lacking.iter().map(|(id, due_at)| (endpoint.tenant_id, *id, *due_at)));
+            wanted.extend(lacking.iter().map(|&(delivery_id, due_at)| QueueEntry {
+                tenant_id: endpoint.tenant_id,
+                subscription_id: endpoint.id,
+                due_at,
+                delivery_id,
+            }));
             shares.push((endpoint, *request, is_all, lacking));
         }
         let mut jobs =
             if wanted.is_empty() { Default::default() } else { store::load_jobs(&self.shared.by_key, &wanted).await? };
-        let orphans: Vec<_> = wanted.iter().filter(|(_, id, _)| !jobs.contains_key(id)).copied().collect();
+        let orphans: Vec<_> = wanted.iter().filter(|entry| !jobs.contains_key(&entry.delivery_id)).copied().collect();
         for (endpoint, request, is_all, lacking) in shares {
             let jobs = lacking.iter().filter_map(|(id, _)| jobs.remove(id)).collect();
             endpoint.add_loaded(jobs, request, is_all);

@@ -237,6 +237,7 @@ impl Dispatcher {
             delivery_id: job.delivery_id,
             due_at: job.due_at,
             attempt: job.attempt(),
+            replayed: job.replayed,
             decision,
             reply,
         };
@@ -277,8 +278,8 @@ impl Dispatcher {
         endpoint.record_presence(reply.is_silent);
         let outcome = if reply.outcome == AttemptOutcome::Delivered { "delivered" } else { "failed" };
         Histogram::WebhookAttemptSeconds.record(reply.duration.as_secs_f64(), [("outcome", outcome)]);
-        if let (1, Some(made_at)) = (job.attempt(), job.made_at) {
-            let latency = (Utc::now() - made_at).to_std().unwrap_or_default();
+        if (job.attempt(), job.replayed) == (1, 0) {
+            let latency = (Utc::now() - job.made_at).to_std().unwrap_or_default();
             Histogram::WebhookLatencySeconds.record(latency.as_secs_f64(), []);
         }
         Some((reply, target))

@@ -40,6 +40,8 @@ pub(super) struct FinishedAttempt {
     pub due_at: DateTime<Utc>,
     /// The number of the attempt, from 1.
     pub attempt: u16,
+    /// The replays of the delivery before it.
+    pub replayed: i32,
     pub decision: RetryDecision,
     pub reply: AttemptResult,
 }
@@ -203,7 +205,8 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
         &column(group, |attempt| attempt.reply.status_code.and_then(|code| i16::try_from(code).ok()))
             as &[Option<i16>],
         &column(group, |attempt| attempt.reply.error_code.map(str::to_owned)) as &[Option<String>],
-        &column(group, |attempt| i32::try_from(attempt.reply.duration.as_millis()).unwrap_or(i32::MAX))
+        &column(group, |attempt| i32::try_from(attempt.reply.duration.as_millis()).unwrap_or(i32::MAX)),
+        &column(group, |attempt| attempt.replayed)
     )
     .execute(db)
     .await
@@ -300,4 +303,98 @@ async fn write_changes(db: &mut PgConnection, changes: &SubscriptionChanges<'_>)
         ((row.tenant_id, row.id), now)
     });
     Ok(changed.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use stage_rig::Rig;
+    use tokio::time::Instant;
+    use url::Url;
+
+    use super::*;
+
+    /// A delivery and the first attempt at it, which is not recorded.
+    async fn attempted(rig: &Rig) -> FinishedAttempt {
+        let target =
+            DeliveryTarget { url: Url::parse("https://example.com/").unwrap(), secrets: Vec::new(), version: 0 };
+        let tenant_id = rig.tenant().await.id;
+        let endpoint = SubscriberEndpoint::new(tenant_id, Uuid::now_v7(), target.clone(), Instant::now(), None);
+        let attempt = FinishedAttempt {
+            endpoint: Arc::new(endpoint),
+            target: Arc::new(target),
+            delivery_id: Uuid::now_v7(),
+            due_at: DateTime::UNIX_EPOCH + TimeDelta::hours(1),
+            attempt: 1,
+            replayed: 0,
+            decision: RetryDecision::Delivered,
+            reply: AttemptResult {
+                outcome: AttemptOutcome::Delivered,
+                status_code: Some(200),
+                error_code: None,
+                duration: Duration::ZERO,
+                is_silent: false,
+            },
+        };
+        sqlx::query(
+            "with d as (
+                 insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, next_attempt_at)
+                 values ($1, $3, $2, 'crm', $3, 'email.sent', $4)
+             )
+             insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id) values ($1, $2, $4, $3)",
+        )
+        .bind(tenant_id)
+        .bind(attempt.endpoint.id)
+        .bind(attempt.delivery_id)
+        .bind(attempt.due_at)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        attempt
+    }
+
+    async fn record(by_key: &PreparedPool, attempt: &FinishedAttempt, decision: RetryDecision) {
+        let attempt = FinishedAttempt { decision, ..attempt.clone() };
+        let mut db = by_key.take().await.unwrap();
+        record_deliveries(&mut db, &[attempt]).await.unwrap();
+        db.put_back();
+    }
+
+    #[tokio::test]
+    async fn what_arrived_is_delivered_though_the_attempt_was_repeated() {
+        let rig = Rig::new().await;
+        let by_key = PreparedPool::new(&rig.pool, 1);
+        let waiting = "select count(*) from webhook_queue";
+        let delivered = "select count(*) from webhook_deliveries
+                         where status = 'delivered' and attempts = 1 and next_attempt_at is null and status_code = 200";
+        for (repeated, waits) in [(RetryDecision::Retry(Duration::from_secs(60)), 1), (RetryDecision::Dead, 0)] {
+            let attempt = attempted(&rig).await;
+            // Another process had the lease meanwhile, and the receiver refused the event that it knew.
+            record(&by_key, &attempt, repeated).await;
+            assert_eq!(rig.number(waiting).await, waits);
+            record(&by_key, &attempt, RetryDecision::Delivered).await;
+            assert_eq!(rig.number(delivered).await, 1);
+            assert_eq!(rig.number(waiting).await, 0);
+            // And not the other way round.
+            record(&by_key, &attempt, repeated).await;
+            assert_eq!(rig.number(delivered).await, 1);
+            sqlx::query("delete from webhook_deliveries").execute(&rig.pool).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_from_before_a_replay_ends_nothing() {
+        let rig = Rig::new().await;
+        let by_key = PreparedPool::new(&rig.pool, 1);
+        let attempt = attempted(&rig).await;
+        sqlx::query("update webhook_deliveries set replayed = 1, next_attempt_at = now()")
+            .execute(&rig.pool)
+            .await
+            .unwrap();
+        for decision in [RetryDecision::Dead, RetryDecision::Delivered] {
+            record(&by_key, &attempt, decision).await;
+            let pending = "select count(*) from webhook_deliveries where status = 'pending' and attempts = 0";
+            assert_eq!(rig.number(pending).await, 1);
+        }
+    }
 }

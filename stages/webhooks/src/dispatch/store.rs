@@ -167,18 +167,26 @@ pub(super) async fn due_deliveries(
     Ok(due)
 }
 
-/// Loads deliveries with their bodies.
+/// An entry of the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QueueEntry {
+    pub tenant_id: Uuid,
+    pub subscription_id: Uuid,
+    pub due_at: DateTime<Utc>,
+    pub delivery_id: Uuid,
+}
+
+/// Loads deliveries with their bodies: those that are still to be tried as the queue said.
 pub(super) async fn load_jobs(
     by_key: &PreparedPool,
-    wanted: &[(Uuid, Uuid, DateTime<Utc>)],
+    wanted: &[QueueEntry],
 ) -> sqlx::Result<HashMap<Uuid, DeliveryJob>> {
-    let (tenants, ids) = (column(wanted, |(tenant, ..)| *tenant), column(wanted, |(_, id, _)| *id));
-    let due: HashMap<Uuid, DateTime<Utc>> = wanted.iter().map(|(_, id, due_at)| (*id, *due_at)).collect();
+    let (tenants, ids) = (column(wanted, |entry| entry.tenant_id), column(wanted, |entry| entry.delivery_id));
+    let dues = column(wanted, |entry| entry.due_at);
     let mut db = by_key.take().await?;
-    let rows = sqlx::query_file!("queries/load_deliveries.sql", &tenants, &ids).fetch_all(&mut *db).await?;
+    let rows = sqlx::query_file!("queries/load_deliveries.sql", &tenants, &ids, &dues).fetch_all(&mut *db).await?;
     db.put_back();
-    let jobs = rows.into_iter().filter_map(|row| {
-        let due_at = *due.get(&row.id)?;
+    let jobs = rows.into_iter().map(|row| {
         let job = DeliveryJob {
             delivery_id: row.id,
             event_id: row.event_id,
@@ -186,30 +194,115 @@ pub(super) async fn load_jobs(
             attempts: u16::try_from(row.attempts).unwrap_or(0),
             body: row.body.map(Into::into),
             trace: row.traceparent.and_then(|parent| TraceContext::parse(&parent, None)),
-            due_at,
-            made_at: (row.replayed == 0).then_some(row.created_at),
+            due_at: row.due_at,
+            made_at: row.created_at,
+            replayed: row.replayed,
         };
-        Some((row.id, job))
+        (row.id, job)
     });
     Ok(jobs.collect())
 }
 
-/// Removes queue entries whose delivery has ended or no longer exists.
-pub(super) async fn drop_orphans(pool: &PgPool, places: &[(Uuid, Uuid, DateTime<Utc>)]) -> sqlx::Result<()> {
-    if places.is_empty() {
+/// Removes queue entries whose delivery has ended, is to be tried at another time, or no longer exists.
+pub(super) async fn drop_orphans(pool: &PgPool, entries: &[QueueEntry]) -> sqlx::Result<()> {
+    if entries.is_empty() {
         return Ok(());
     }
     sqlx::query!(
         "delete from webhook_queue q
-         using unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) as w (tenant_id, delivery_id, due_at)
-         where q.tenant_id = w.tenant_id and q.delivery_id = w.delivery_id and q.due_at = w.due_at
+         using unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::uuid[]) as w (tenant_id, subscription_id, due_at, delivery_id)
+         where q.tenant_id = w.tenant_id and q.subscription_id = w.subscription_id and q.due_at = w.due_at
+           and q.delivery_id = w.delivery_id
            and not exists (select from webhook_deliveries d
-                           where d.tenant_id = w.tenant_id and d.id = w.delivery_id and d.status = 'pending')",
-        &column(places, |(tenant, ..)| *tenant),
-        &column(places, |(_, id, _)| *id),
-        &column(places, |(.., due_at)| *due_at)
+                           where d.tenant_id = w.tenant_id and d.id = w.delivery_id and d.status = 'pending'
+                             and d.next_attempt_at = w.due_at)",
+        &column(entries, |entry| entry.tenant_id),
+        &column(entries, |entry| entry.subscription_id),
+        &column(entries, |entry| entry.due_at),
+        &column(entries, |entry| entry.delivery_id)
     )
     .execute(pool)
     .await
     .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use runtime::{Database, Role};
+    use stage_rig::Rig;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_entry_from_before_an_attempt_is_an_orphan() {
+        let rig = Rig::new().await;
+        let (tenant_id, subscription_id, delivery_id) = (rig.tenant().await.id, Uuid::now_v7(), Uuid::now_v7());
+        let [tried, live] = [1, 2].map(|hour| {
+            let due_at = DateTime::UNIX_EPOCH + TimeDelta::hours(hour);
+            QueueEntry { tenant_id, subscription_id, due_at, delivery_id }
+        });
+        sqlx::query(
+            "with d as (
+                 insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, next_attempt_at)
+                 values ($1, $3, $2, 'crm', $3, 'email.sent', $5)
+             )
+             insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id) values ($1, $2, $4, $3), ($1, $2, $5, $3)",
+        )
+        .bind(tenant_id)
+        .bind(subscription_id)
+        .bind(delivery_id)
+        .bind(tried.due_at)
+        .bind(live.due_at)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        let by_key = PreparedPool::new(&rig.pool, 1);
+        assert!(load_jobs(&by_key, &[tried]).await.unwrap().is_empty(), "it would be tried a second time");
+        assert_eq!(load_jobs(&by_key, &[tried, live]).await.unwrap()[&delivery_id].due_at, live.due_at);
+        drop_orphans(&rig.pool, &[tried, live]).await.unwrap();
+        let left: Vec<DateTime<Utc>> =
+            sqlx::query_scalar("select due_at from webhook_queue").fetch_all(&rig.pool).await.unwrap();
+        assert_eq!(left, [live.due_at]);
+    }
+
+    /// Blocks of the queue and its index that the only connection of the pool has read.
+    async fn blocks_read(pool: &PgPool) -> i64 {
+        sqlx::query("select pg_stat_force_next_flush()").execute(pool).await.unwrap();
+        sqlx::query_scalar(
+            "select pg_stat_get_blocks_fetched('webhook_queue'::regclass) + pg_stat_get_blocks_fetched('webhook_queue_pkey'::regclass)",
+        )
+        .fetch_one(pool)
+        .await
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_orphan_is_found_without_reading_other_subscriptions() {
+        let rig = Rig::new().await;
+        let pool = Database::pool(&rig.database.url().into(), Role::Stages, 1).unwrap();
+        let orphan = QueueEntry {
+            tenant_id: Uuid::now_v7(),
+            subscription_id: Uuid::now_v7(),
+            due_at: DateTime::UNIX_EPOCH,
+            delivery_id: Uuid::now_v7(),
+        };
+        sqlx::query(
+            "insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
+             select $1::uuid, $1, $3::timestamptz, gen_random_uuid() from generate_series(1, 10000)
+             union all select $1, $2, $3, $4",
+        )
+        .bind(orphan.tenant_id)
+        .bind(orphan.subscription_id)
+        .bind(orphan.due_at)
+        .bind(orphan.delivery_id)
+        .execute(&pool)
+        .await
+        .unwrap();
+        let before = blocks_read(&pool).await;
+        drop_orphans(&pool, &[orphan]).await.unwrap();
+        let read = blocks_read(&pool).await - before;
+        assert!(read < 30, "{read} blocks were read");
+        assert_eq!(rig.number("select count(*) from webhook_queue").await, 10_000);
+    }
 }

@@ -85,8 +85,8 @@ mod tests {
                  insert into webhook_subscriptions (tenant_id, id, product, environment, url, events, secret)
                  values ($1, $2, 'crm', 'production', 'https://x.example/', '{email.sent}', '')
              ), e as (
-                 insert into webhook_events (tenant_id, product, id, type, body)
-                 select $1, 'crm', gen_random_uuid(), 'email.sent', '' from generate_series(1, 5000) returning id
+                 insert into webhook_events (tenant_id, product, id, body)
+                 select $1, 'crm', gen_random_uuid(), '' from generate_series(1, 5000) returning id
              )
              select id from e limit 100",
         )

@@ -18,7 +18,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SendFact<'a> {
     pub fact_type: &'a str,
-    /// The provider that accepted the mail.
+    /// The provider of the mail's last attempt.
     pub provider: Option<&'a str>,
     /// True for the first open or click of the mail.
     pub is_first: bool,
@@ -69,8 +69,8 @@ pub(super) fn events_of(fact: &SendFact<'_>, mail: MailData) -> Result<Option<Ve
 
 /// The event types of a fact; none for internal facts. `None`: of a type that this version does not know.
 pub(super) fn event_types(fact: &SendFact<'_>) -> Option<Vec<EventType>> {
-    // The mail's route delivers what it accepts, and confirms nothing later.
-    let delivers_at_once = fact.provider.is_none_or(schemas::events::delivers_at_once);
+    // The mail's route delivers what it accepts, and confirms nothing later. Without a route, as `counted_delivered_at` in the ledger.
+    let delivers_at_once = fact.provider.is_some_and(schemas::events::delivers_at_once);
     Some(match fact.fact_type {
         "sent" if delivers_at_once => vec![EventType::EmailSent, EventType::EmailDelivered],
         "sent" => vec![EventType::EmailSent],
@@ -292,6 +292,8 @@ mod tests {
     #[case::a_provider_tells_later("sent", Some("ses"), json!({}), &["email.sent"])]
     #[case::and_then_it_is_delivered("delivered", Some("ses"), json!({}), &["email.delivered"])]
     #[case::not_twice("delivered", Some("smtp"), json!({}), &[])]
+    #[case::without_a_route_it_is_only_sent("sent", None, json!({}), &["email.sent"])]
+    #[case::until_it_is_reported("delivered", None, json!({}), &["email.delivered"])]
     #[case::refused("failed", Some("smtp"), json!({"reason": "hard"}), &["email.failed", "email.bounced"])]
     #[case::blocked("failed", Some("smtp"), json!({"reason": "policy"}), &["email.failed", "email.bounced"])]
     #[case::classified("failed", Some("smtp"), json!({"reason": "x", "class": "soft"}), &["email.failed", "email.bounced"])]
@@ -317,6 +319,16 @@ mod tests {
     ) {
         let types = event_types(&fact(fact_type, provider, &detail)).unwrap();
         assert_eq!(types.into_iter().map(EventType::as_str).collect::<Vec<_>>(), expected);
+    }
+
+    #[rstest]
+    #[case::smtp(Some("smtp"))]
+    #[case::sandbox(Some("capture"))]
+    #[case::http(Some("ses"))]
+    #[case::no_route(None)]
+    fn mail_accepted_and_reported_is_delivered_once(#[case] provider: Option<&str>) {
+        let types = ["sent", "delivered"].map(|fact_type| event_types(&fact(fact_type, provider, &json!({}))).unwrap());
+        assert_eq!(types.concat().into_iter().filter(|of| *of == EventType::EmailDelivered).count(), 1);
     }
 
     fn mail() -> MailData {

@@ -29,7 +29,6 @@ async fn insert_events(db: &mut PgConnection, composed: &[ComposedEvent<'_>]) ->
         &column(&ordered, |event| event.pending.tenant_id),
         &column(&ordered, |event| event.link.product.as_str()) as &[&str],
         &column(&ordered, |event| event.pending.id),
-        &column(&ordered, |event| event.pending.event_type.as_str()) as &[&str],
         &column(&ordered, |event| event.pending.erased_with) as &[Option<Uuid>],
         &column(&ordered, |event| &event.body[..]) as &[&[u8]],
         &column(&ordered, |event| event.pending.trace.as_ref().map(TraceContext::parent)) as &[Option<String>]
@@ -77,7 +76,8 @@ pub(super) async fn insert(db: &mut PgConnection, composed: &[ComposedEvent<'_>]
                 body: Some(body.clone()),
                 trace: pending.trace.clone(),
                 due_at: *due_at,
-                made_at: Some(*due_at),
+                made_at: *due_at,
+                replayed: 0,
             });
         }
     }

@@ -13,6 +13,8 @@ use super::{
 
 /// The stages of the mail pipeline: without one of them nothing is sent.
 const SENDING: [&str; 4] = ["audience", "compliance", "rendering", "delivery"];
+/// What goes on without mail being stopped. The stages `engagement` and `webhooks` have a check of their own.
+const BESIDE: [&str; 3] = ["ingress", "attribution", "sequencing"];
 /// Settings whose default only fits a developer's machine: stage, setting, and what goes wrong without it.
 const REQUIRED_SETTINGS: [(&str, &str, &str); 5] = [
     ("rendering", "public-url", "links in mail lead to localhost"),
@@ -44,7 +46,8 @@ const STREAM_WARN_PERCENT: u64 = 70;
 /// Runs all checks, in the order an operator would ask.
 pub(super) fn run_checks(facts: &PlatformFacts) -> Vec<HealthCheck> {
     let mut checks = vec![database(facts), bus(facts.streams.as_deref())];
-    checks.extend(SENDING.iter().map(|stage| heartbeat(stage, facts.stages.as_deref())));
+    checks.extend(SENDING.iter().map(|stage| heartbeat(stage, HealthStatus::Crit, facts.stages.as_deref())));
+    checks.extend(BESIDE.iter().map(|stage| heartbeat(stage, HealthStatus::Warn, facts.stages.as_deref())));
     checks.push(paused(facts.pauses.as_ref()));
     checks.push(failing_sweeps(facts.stages.as_deref()));
     checks.push(dead_letters(facts.streams.as_deref()));
@@ -147,7 +150,8 @@ fn of_stage<'a>(stages: &'a [StageFacts], stage: &str) -> Option<&'a StageFacts>
     stages.iter().find(|facts| facts.stage == stage)
 }
 
-fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> HealthCheck {
+/// Whether a process runs the stage; `missing` if none does.
+fn heartbeat(stage: &str, missing: HealthStatus, stages: Option<&[StageFacts]>) -> HealthCheck {
     let check = HealthCheck::new(format!("heartbeat.{stage}"), "workers", format!("Stage {stage}"), "");
     let Some(stages) = stages else { return check.unavailable() };
     let (alive, silent) = of_stage(stages, stage).map_or((0, 0), |facts| (facts.alive, facts.silent));
@@ -158,7 +162,7 @@ fn heartbeat(stage: &str, stages: Option<&[StageFacts]>) -> HealthCheck {
     let check = check.observed(observation);
     match (alive, silent) {
         (0, _) => check.because(
-            HealthStatus::Crit,
+            missing,
             format!("no process runs the stage {stage}"),
             &["start it: `postrider stage <name>`", "read the log of the process that stopped"],
             "process-down",

@@ -42,7 +42,7 @@ fn ping(ok: bool, asked_seconds: i64, answered_seconds: Option<i64>) -> Provider
 fn well() -> PlatformFacts {
     PlatformFacts {
         database: Some(Duration::from_millis(2)),
-        stages: Some([&SENDING[..], &["engagement", "webhooks", "ingress"]].concat().into_iter().map(stage).collect()),
+        stages: Some([&SENDING[..], &BESIDE, &["engagement", "webhooks"]].concat().into_iter().map(stage).collect()),
         streams: streams(|_| ()),
         pauses: Some(PauseFacts::default()),
         totals: Some(vec![
@@ -85,6 +85,7 @@ fn waits(name: &'static str, seconds: i64) -> impl Fn(&mut StreamFacts) {
 #[case::no_bus(|facts: &mut PlatformFacts| facts.streams = None, "bus", HealthStatus::Crit)]
 #[case::a_stage_is_missing(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "rendering" { stage.alive = 0 }), "heartbeat.rendering", HealthStatus::Crit)]
 #[case::a_stage_never_ran(|facts: &mut PlatformFacts| facts.stages = Some(Vec::new()), "heartbeat.delivery", HealthStatus::Crit)]
+#[case::no_steps_are_taken(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "sequencing" { stage.alive = 0 }), "heartbeat.sequencing", HealthStatus::Warn)]
 #[case::one_of_two_died(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "delivery" { stage.silent = 1 }), "heartbeat.delivery", HealthStatus::Warn)]
 #[case::a_sweep_fails(|facts: &mut PlatformFacts| of_all(facts, |stage| if stage.stage == "audience" { stage.failing_sweeps = vec!["batches".to_owned()] }), "failures.sweeps", HealthStatus::Warn)]
 #[case::a_fresh_dead_letter(|facts: &mut PlatformFacts| facts.streams = streams(waits(stream::DEAD, 60)), "failures.dead_letters", HealthStatus::Warn)]

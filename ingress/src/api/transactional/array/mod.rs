@@ -17,7 +17,8 @@ use std::{
 };
 
 use http::StatusCode;
-use runtime::{Publication, plans::AccessPattern, trace};
+use ledger::resolve::transactional::accept;
+use runtime::{Publication, column, plans::AccessPattern, trace};
 use schemas::{
     Environment, RequestAnnounced, RequestKind, SendId, ids::PROMPT_BATCH_MAX, messages::MailOptions,
     rejected::Refusal, subjects,
@@ -28,7 +29,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::item::{ArrayItems, ItemState};
-use super::{ACCEPTED, NewRequest, insert_attachments, insert_requests, ready, template_not_found};
+use super::{ACCEPTED, NewRequest, insert_attachments, ready, template_not_found};
 use crate::{
     api::contacts::named,
     pipeline::{
@@ -170,7 +171,7 @@ async fn accept_for_tenant(
     runtime::db::confine(db, tenant).await?;
     let contents = store::find_contents(db, tenant, &items.templates(tenant)).await?;
     let senders = store::find_senders(db, tenant, &items.senders(tenant)).await?;
-    let contacts = named::find_addresses(db, tenant, &items.contacts(tenant)).await?;
+    let contacts = named::hold_addresses(db, tenant, &items.contacts(tenant)).await?;
     let mut batches = NewBatches::default();
     let mut requests = Vec::new();
     for item in items.of_mut(tenant) {
@@ -191,7 +192,8 @@ async fn accept_for_tenant(
             options.get_or_insert_default().is_bulk = true;
         }
     }
-    let resolved = insert_requests(db, tenant, caller, &requests, at_once).await?;
+    let mails = column(&requests, |request| request.mail(tenant));
+    let resolved = accept(db, &caller.requester(tenant), &mails, at_once).await?;
     let files = requests.into_iter().map(|request| (request.payload.send_id, request.attachments)).collect();
     insert_attachments(&mut *db, tenant, files).await?;
     trace::keep_each(db, batches.all().map(|(_, (batch, _))| (tenant, batch))).await?;

@@ -14,25 +14,36 @@ fn throttles(limit: usize) -> (Throttles, Instant) {
 
 /// The receiver defers until mail to it is put off.
 fn defer(throttles: &mut Throttles, key: &ThrottleKey, now: Instant) {
-    while throttles.start(key, PacePriority::Retry, false, now) == Ok(true) {
-        throttles.finish(key, Feedback::Deferred, now, now);
+    while throttles.start(key, None, PacePriority::Retry, false, now) == Ok(true) {
+        throttles.finish(key, None, Feedback::Deferred, now, now);
     }
 }
 
 #[test]
 fn no_more_than_the_limit_start_at_once_to_one_receiver() {
     let (mut throttles, now) = throttles(2);
-    let mut start = |domain| throttles.start(&key(domain), PacePriority::New, false, now);
+    let mut start = |domain| throttles.start(&key(domain), None, PacePriority::New, false, now);
     assert_eq!([start("gmail.com"), start("googlemail.com"), start("gmail.com")], [Ok(true), Ok(true), Ok(false)]);
     assert_eq!(start("b.example"), Ok(true));
-    throttles.finish(&key("googlemail.com"), Feedback::Good, now, now);
-    assert_eq!(throttles.start(&key("gmail.com"), PacePriority::New, false, now), Ok(true));
+    throttles.finish(&key("googlemail.com"), None, Feedback::Good, now, now);
+    assert_eq!(throttles.start(&key("gmail.com"), None, PacePriority::New, false, now), Ok(true));
+}
+
+#[test]
+fn mail_of_a_tenants_connection_is_counted_by_itself() {
+    let (mut throttles, now) = throttles(1);
+    let (one, other) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
+    let mut start = |over| throttles.start(&key("a.example"), over, PacePriority::New, false, now);
+    assert_eq!([start(one), start(one), start(other), start(None)], [Ok(true), Ok(false), Ok(true), Ok(true)]);
+    throttles.finish(&key("a.example"), one, Feedback::Silent, now, now);
+    let mut start = |over| throttles.start(&key("a.example"), over, PacePriority::New, false, now);
+    assert_eq!([start(None), start(one)], [Ok(false), Ok(true)]);
 }
 
 #[test]
 fn prompt_mail_starts_beside_as_many_campaigns_as_may_be() {
     let (mut throttles, now) = throttles(1);
-    let mut start = |turn| throttles.start(&key("a.example"), turn, false, now);
+    let mut start = |turn| throttles.start(&key("a.example"), None, turn, false, now);
     assert_eq!(
         [start(PacePriority::New), start(PacePriority::Prompt), start(PacePriority::Retry)],
         [Ok(true), Ok(true), Ok(false)]
@@ -46,7 +57,7 @@ fn a_deferral_slows_only_its_sending_domain() {
     assert!(throttles.is_limited(&key("a.example")));
     let other = ThrottleKey::new(Uuid::nil(), "other.example", "a.example");
     assert!(!throttles.is_limited(&other));
-    assert_eq!(throttles.start(&other, PacePriority::New, false, now), Ok(true));
+    assert_eq!(throttles.start(&other, None, PacePriority::New, false, now), Ok(true));
 }
 
 #[test]
@@ -57,16 +68,16 @@ fn deferred_mail_expires_and_new_mail_waits() {
     let later = now + PATIENCE - Duration::from_secs(1);
     defer(&mut throttles, &key, later);
     assert!(matches!(
-        throttles.start(&key, PacePriority::Retry, true, later),
+        throttles.start(&key, None, PacePriority::Retry, true, later),
         Err(PaceRefusal::Throttled(_) | PaceRefusal::QueueFull(_))
     ));
     let over = now + PATIENCE + Duration::from_secs(1);
     defer(&mut throttles, &key, over);
     assert!(matches!(
-        throttles.start(&key, PacePriority::Retry, false, over),
+        throttles.start(&key, None, PacePriority::Retry, false, over),
         Err(PaceRefusal::Throttled(_) | PaceRefusal::QueueFull(_))
     ));
-    assert_eq!(throttles.start(&key, PacePriority::Retry, true, over), Err(PaceRefusal::RetryDeadlinePassed));
+    assert_eq!(throttles.start(&key, None, PacePriority::Retry, true, over), Err(PaceRefusal::RetryDeadlinePassed));
 }
 
 #[test]
@@ -88,7 +99,10 @@ fn a_published_rate_limits_an_unused_throttle_key() {
     let reported = one.take_changes(1).pop().unwrap();
     let mut two = Throttles::new(9, None, PATIENCE);
     two.adopt(&reported.key, reported.reduced.unwrap(), now);
-    assert!(matches!(two.start(&key("a.example"), PacePriority::New, false, now), Err(PaceRefusal::Throttled(_))));
+    assert!(matches!(
+        two.start(&key("a.example"), None, PacePriority::New, false, now),
+        Err(PaceRefusal::Throttled(_))
+    ));
     assert_eq!(two.take_changes(1), [], "what was heard is not told again");
 }
 
@@ -130,10 +144,10 @@ proptest! {
         let mut open = [0usize; 4];
         for (domain, start) in steps {
             let key = key(&format!("d{domain}.example"));
-            if start && throttles.start(&key, PacePriority::New, false, now) == Ok(true) {
+            if start && throttles.start(&key, None, PacePriority::New, false, now) == Ok(true) {
                 open[domain] += 1;
             } else if !start && open[domain] > 0 {
-                throttles.finish(&key, Feedback::Good, now, now);
+                throttles.finish(&key, None, Feedback::Good, now, now);
                 open[domain] -= 1;
             }
             prop_assert!(open.iter().all(|&count| count <= 3));

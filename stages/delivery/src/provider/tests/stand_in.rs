@@ -8,6 +8,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::Notify,
 };
 use url::Url;
 
@@ -35,6 +36,8 @@ impl Seen {
 pub enum Act {
     /// Status, further headers, body.
     Answer(u16, &'static str, String),
+    /// Status 200 and this body, once the test says so.
+    AnswerLater(Arc<Notify>, String),
     /// Reads the request and never answers.
     Hang,
     /// Reads the request and closes.
@@ -105,8 +108,13 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
         shared.seen.lock().unwrap().push(seen);
         match shared.next() {
             Act::Answer(status, headers, body) => {
-                let text = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n{headers}\r\n{body}", body.len());
-                if stream.write_all(text.as_bytes()).await.is_err() {
+                if answer(&mut stream, status, headers, &body).await.is_err() {
+                    return;
+                }
+            }
+            Act::AnswerLater(go, body) => {
+                go.notified().await;
+                if answer(&mut stream, 200, "", &body).await.is_err() {
                     return;
                 }
             }
@@ -126,6 +134,11 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
             }
         }
     }
+}
+
+async fn answer(stream: &mut TcpStream, status: u16, headers: &str, body: &str) -> std::io::Result<()> {
+    let text = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n{headers}\r\n{body}", body.len());
+    stream.write_all(text.as_bytes()).await
 }
 
 async fn read(stream: &mut TcpStream) -> Option<Seen> {

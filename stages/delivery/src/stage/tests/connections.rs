@@ -5,9 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::join_all;
 use rstest::rstest;
 use runner::{StageError, Sweep};
+use schemas::{Lane, MessageKind};
 use stage_rig::until;
+use tokio::sync::Notify;
 
 use super::{
     super::health::{CheckConnections, RelayPing, ReportHealth},
@@ -49,6 +52,60 @@ async fn an_accounts_rate_limit_is_kept() {
     world.stage_with(&["--provider-allow-hosts", &stand_in.host()]).deliver(&[&batch]).await.unwrap();
     assert!(started.elapsed() >= Duration::from_millis(500), "{:?}", started.elapsed());
     assert_eq!(world.states(&batch).await, ["sent", "sent", "sent"]);
+}
+
+#[tokio::test]
+async fn a_connection_that_many_open_at_once_has_one_rate_limit() {
+    let world = World::new().await;
+    world.connection("resend", "127.0.0.1:1").await;
+    let limit =
+        r#"update provider_connections set settings = settings || '{"max_per_second": 4}' where tenant_id = $1"#;
+    world.run(limit).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    // Eight of them may use the connection.
+    let stage = world.stage_with(&["--provider-allow-hosts", "127.0.0.1:1", "--delivery-workers", "16"]);
+    let inputs = [batch.rendered];
+    let admitted = join_all((0..8).map(|_| stage.routes.admit(&inputs))).await;
+    let limiters: Vec<_> =
+        admitted.iter().map(|admitted| admitted.as_ref().unwrap().routes[0].limiter.as_ref().unwrap()).collect();
+    assert!(limiters.iter().all(|limiter| Arc::ptr_eq(limiter, limiters[0])));
+}
+
+#[rstest]
+#[case::disabled(&["update provider_connections set status = 'disabled' where tenant_id = $1 and name = 'first'"])]
+#[case::put_behind_another(&[
+    "update provider_connections set is_default = false, fallback_rank = 2 where tenant_id = $1 and name = 'first'",
+    "update provider_connections set is_default = true, fallback_rank = null where tenant_id = $1 and name = 'main'"
+])]
+#[tokio::test]
+async fn a_message_under_way_follows_a_change_of_connections(#[case] changes: &[&'static str]) {
+    let world = World::new().await;
+    let go = Arc::new(Notify::new());
+    let first = StandIn::playing(vec![Act::AnswerLater(go.clone(), r#"{"id":"id-1"}"#.to_owned()), taken()]).await;
+    let next = StandIn::playing(vec![taken()]).await;
+    world.connection("resend", &first.host()).await;
+    world.fallback("resend", &next.host()).await;
+    let addresses: Vec<String> = (0..20).map(|number| format!("user{number}@example.com")).collect();
+    let (_, batch) = world.campaign_batch(&addresses.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let hosts = format!("{},{}", first.host(), next.host());
+    let stage = world.stage_with(&["--provider-allow-hosts", &hosts, "--provider-connections", "1"]);
+    let changing = async {
+        until("the first to be asked", async || !first.seen().is_empty()).await;
+        for &change in changes {
+            world.run(change).await;
+        }
+        stage.routes.drop_choices();
+        go.notify_one();
+    };
+    let batches = [&batch];
+    let (delivered, ()) = tokio::join!(stage.deliver(&batches), changing);
+    delivered.unwrap();
+    let owed = "select count(*) from sends where tenant_id = $1 and state = 'queued' and attempts = 0";
+    assert_eq!((first.seen().len(), world.number(owed).await), (1, 19));
+    stage.deliver(&batches).await.unwrap();
+    assert_eq!((first.seen().len(), next.seen().len()), (1, 19));
+    assert_eq!(world.states(&batch).await, vec!["sent"; 20]);
+    world.assert_counters_are_right().await;
 }
 
 #[tokio::test]
@@ -255,6 +312,47 @@ async fn a_slow_connection_keeps_no_permits_of_others_in_its_group() {
     for batch in &others {
         assert_eq!(world.states(batch).await, ["sent"]);
     }
+}
+
+#[tokio::test]
+async fn mail_over_a_slow_connection_delays_no_other_of_its_group() {
+    let mut world = World::new().await;
+    let slow = StandIn::playing(vec![Act::Hang]).await;
+    world.connection("postmark", &slow.host()).await;
+    // More than are prepared and sent at once.
+    let addresses: Vec<String> = (0..40).map(|number| format!("user{number}@example.com")).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let many = world.batch(None, MessageKind::Transactional, Lane::Priority, &addresses).await;
+    world.become_another().await;
+    let other = world.transactional_batch("eve@example.org").await;
+    let stage = world.stage_with(&["--provider-allow-hosts", &slow.host(), "--provider-timeout", "10m"]);
+    let group = [&many, &other];
+    tokio::select! {
+        _ = stage.deliver(&group) => panic!("the slow one was answered"),
+        () = until("the other tenant's mail is sent", async || world.states(&other).await == ["sent"]) => {}
+    }
+}
+
+#[tokio::test]
+async fn mail_that_waits_for_its_connection_counts_for_no_others() {
+    let mut world = World::new().await;
+    let slow = StandIn::playing(vec![Act::Hang]).await;
+    world.connection("postmark", &slow.host()).await;
+    let (_, waiting) = world.campaign_batch(&["ann@gmail.com"]).await;
+    world.become_another().await;
+    let (_, other) = world.campaign_batch(&["bob@gmail.com"]).await;
+    let limits = ["--domain-connections", "1", "--provider-timeout", "10m"];
+    let stage = world.stage_with(&[&["--provider-allow-hosts", &slow.host()], &limits[..]].concat());
+    let other_comes = async {
+        until("the first to be asked", async || !slow.seen().is_empty()).await;
+        stage.deliver(&[&other]).await.unwrap();
+    };
+    let one = [&waiting];
+    tokio::select! {
+        _ = stage.deliver(&one) => panic!("the other waited for the first"),
+        () = other_comes => {}
+    }
+    assert_eq!(world.states(&other).await, ["sent"]);
 }
 
 #[tokio::test]

@@ -294,6 +294,10 @@ async fn mail_waits_for_more_urgent_campaigns_alone(#[case] urgency: &str, #[cas
     "update batches b set state = 'timed', announce_after = now() + interval '61 minutes'
                  from campaigns c where b.tenant_id = $1 and b.campaign_id = c.id and c.urgency = 'urgent'"
 )]
+#[case::held_for_the_winner_of_a_test(
+    "update batches b set state = 'held', announce_after = null
+                 from campaigns c where b.tenant_id = $1 and b.campaign_id = c.id and c.urgency = 'urgent'"
+)]
 #[case::failed(
     "update sends s set state = 'failed' from campaigns c
                 where s.tenant_id = $1 and s.campaign_id = c.id and c.urgency = 'urgent'"

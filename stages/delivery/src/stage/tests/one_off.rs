@@ -5,9 +5,11 @@ use std::time::Duration;
 use futures::StreamExt;
 use runtime::Bus;
 use schemas::{messages::Decided, subjects};
+use stage_rig::until;
 use tokio::sync::mpsc;
 
 use super::world::{Handle, World, row};
+use crate::provider::tests::stand_in::{Act, StandIn};
 
 /// Lines of base64, a little over so many bytes.
 fn attachment(bytes: usize) -> Vec<u8> {
@@ -51,6 +53,31 @@ async fn a_large_attachment_reaches_every_recipient_whole() {
     let decided = tokio::time::timeout(Duration::from_secs(120), heard.recv()).await.unwrap().unwrap();
     assert_eq!((decided.tenant_id, decided.batch_id), (world.tenant, heavy.id));
     world.assert_counters_are_right().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attachments_of_a_slow_connection_delay_no_others() {
+    let mut world = World::new().await;
+    let slow = StandIn::playing(vec![Act::Hang]).await;
+    world.connection("postmark", &slow.host()).await;
+    let notify = subjects::reply("waiter");
+    // Two of these would take the memory of all, and the third would wait for it.
+    let addresses = ["ann@example.com", "bob@example.com", "eve@example.com"];
+    let heavy = world.one_off_batch(&addresses, &attachment(15 * 1024 * 1024), &notify).await;
+    world.become_another().await;
+    let other = world.one_off_batch(&["ann@example.org"], &attachment(100), &notify).await;
+    let stage = world.stage_with(&["--provider-allow-hosts", &slow.host(), "--provider-timeout", "10m"]);
+    let other_comes = async {
+        until("the slow one to be asked", async || !slow.seen().is_empty()).await;
+        stage.deliver(&[&other]).await.unwrap();
+    };
+    let one = [&heavy];
+    tokio::select! {
+        _ = stage.deliver(&one) => panic!("the other waited for the slow one"),
+        () = other_comes => {}
+    }
+    assert_eq!(world.states(&other).await, ["sent"]);
+    assert_eq!(slow.seen().len(), 1, "the next waits for its connection's share");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,8 +5,8 @@ use runner::Sweep;
 use runtime::plans::PreparedPool;
 use uuid::Uuid;
 
-use super::world::{Batch, Handle, World, row, within_a_day};
-use crate::pace::{FLOOR, PacePriority, PaceShare, ThrottleKey};
+use super::world::{Batch, Handle, World, row, run, within_a_day};
+use crate::pace::{FLOOR, PacePriority, PaceRefusal, PaceShare, ThrottleKey};
 use ledger::warmup;
 
 const REASONS: &str = "select coalesce(string_agg(distinct reason, ' ' order by reason), '') from sends where tenant_id = $1 and state = 'deferred'";
@@ -107,7 +107,35 @@ async fn what_one_process_finds_out_another_knows() {
     // One that starts now knows it, too.
     let three = world.stage();
     PaceShare::new(&PreparedPool::new(&world.pool, 1), three.pacer.clone()).sweep().await.unwrap();
-    assert!(three.pacer.acquire(key(&world, "gmail.com"), PacePriority::New, false).await.is_err());
+    assert!(three.pacer.acquire(key(&world, "gmail.com"), None, PacePriority::New, false).await.is_err());
+}
+
+#[tokio::test]
+async fn a_rate_that_is_not_in_force_expires_no_mail() {
+    let world = World::new().await;
+    run!(
+        &world.pool,
+        "insert into paces (tenant_id, sending_domain, receiver, rate, threshold, cut_at, throttled_since, good_at, updated_at)
+         values ($1, $2, 'gmail', 1, 1, now() - interval '2 hours', now() - interval '80 hours', now() - interval '79 hours',
+                 now() - interval '2 hours')",
+        [world.tenant, world.domain]
+    );
+    defer(&world, "gmail.com");
+    let (one, two) = (world.stage(), world.stage());
+    one.deliver(&[&mixed(&world, 20, &["gmail.com"]).await]).await.unwrap();
+    for stage in [&one, &two] {
+        PaceShare::new(&PreparedPool::new(&world.pool, 1), stage.pacer.clone()).sweep().await.unwrap();
+    }
+    assert!(two.pacer.is_limited(&key(&world, "gmail.com")));
+    let refusal = loop {
+        // A slow machine may have gained some permits.
+        if let Err(refusal) = two.pacer.acquire(key(&world, "gmail.com"), None, PacePriority::Retry, true).await {
+            break refusal;
+        }
+    };
+    assert_ne!(refusal, PaceRefusal::RetryDeadlinePassed);
+    let old = "select count(*) from paces where tenant_id = $1 and least(throttled_since, good_at) < now() - interval '1 hour'";
+    assert_eq!(world.number(old).await, 0);
 }
 
 /// Warms the tenant's domain up by these caps.

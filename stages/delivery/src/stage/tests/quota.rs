@@ -137,13 +137,27 @@ async fn sends_count_for_their_own_day_and_month() {
 async fn a_fence_after_which_nothing_left_gives_back() {
     let world = World::new().await;
     limit(&world, None, Some(5)).await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let ledger = Ledger::start(&world.pool, world.settings(&[]).ledger()).unwrap();
+    let send = owed(&world, &ledger, &[&batch]).await.remove(0);
+    let Fence::Passed { metered_on, .. } = ledger.fence(send.clone()).await else { panic!("not fenced") };
+    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));
+    ledger.record(Change::released(send.fenced(Some(metered_on)), Duration::ZERO)).await.await.unwrap();
+    assert_eq!(world.states(&batch).await, ["queued"]);
+    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (0, 0));
+    assert_eq!(quota_of(&world).await.remaining, Some(5));
+}
+
+#[tokio::test]
+async fn mail_in_doubt_counts_once_over_both_attempts() {
+    let world = World::new().await;
+    limit(&world, None, Some(5)).await;
     let batch = world.transactional_batch("drop-at-dot@example.com").await;
     let stage = world.stage();
-    // In doubt: it goes back to the queue and is owed once more.
+    // It goes back to the queue and is owed once more.
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await.state, "queued");
-    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (0, 0));
-    // The second attempt counts once, although its outcome is unknown.
+    assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));
     stage.deliver(&[&batch]).await.unwrap();
     assert_eq!(world.row(batch.send(0)).await, row("unknown", Some("no_answer"), 2));
     assert_eq!((world.number(USED).await, world.number(RECOUNTED).await), (1, 1));

@@ -55,8 +55,9 @@ pub(super) fn read(envelope: &Value, tokens: &TokenKeys, budget: &Budget) -> Res
         "Click" => engagement_event(named, id, part("click"), clicked(&part("click")["link"])),
         "Received" => received(&event, tokens, budget),
         "Subscription" if event["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true => {
-            let at = time(&part("subscription")["timestamp"]);
-            named.event(format!("subscription {id}"), at, unsubscribed())
+            // Who agrees again may leave again by the same mail.
+            let at = &part("subscription")["timestamp"];
+            named.event(format!("subscription {id} {}", text(at).unwrap_or_default()), time(at), unsubscribed())
         }
         _ => named.event(String::new(), None, EventMeaning::Ignored),
     }

@@ -8,7 +8,7 @@
 with suppressed as (
     select s.address, bit_or(suppression_bit(s.reason, s.scope)) as eligibility
     from suppressions s
-    where s.tenant_id = $1 and (s.expires_at is null or s.expires_at > now())
+    where s.tenant_id = $1 and is_in_force(s.expires_at)
     group by s.address
 ), cap as materialized (
     select t.frequency_cap_messages as messages, make_interval(hours => 24 * t.frequency_cap_days) as period
@@ -22,7 +22,8 @@ with suppressed as (
 ), owed as (
     select s.contact_id, count(*) as mails
     from sends s
-    join batches b on b.tenant_id = $1 and b.id = batch_of(s.id)
+    -- Not all of the tenant's batches: each mail of its own has one.
+    join batches b on b.tenant_id = $1 and b.campaign_id = any ($6) and b.id = batch_of(s.id)
     where exists (select from cap)
       and s.tenant_id = $1 and s.campaign_id = any ($6) and s.month = any ($7) and s.state in ('queued', 'deferred')
       and is_owed_soon(s.state, s.next_attempt_at, b.state, b.announce_after)

@@ -7,18 +7,14 @@
 -- took but the address: a form is filled by anybody. Answers how many were mailed.
 with taken as (
     select f.*, w.send_id as new_send, g.address, c.locale, g.may_be_asked,
+           confirmation_state(f.state, f.expires_at, c.marketing_status) as shown_state,
            f.last_mail_at + make_interval(hours => $11) as not_before
     from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as w (tenant_id, contact_id, send_id)
     join confirmations f on f.tenant_id = w.tenant_id and f.contact_id = w.contact_id
     join contacts c on c.tenant_id = w.tenant_id and c.id = w.contact_id
     left join lateral recipient_eligibility(w.tenant_id, array[w.contact_id]) g on true
 ), decided as (
-    select k.*, case
-               when k.state <> 'pending' then k.state
-               when k.expires_at <= now() then 'expired'
-               when k.may_be_asked then 'pending'
-               else 'withdrawn'
-           end as new_state,
+    select k.*, case when k.shown_state = 'pending' and k.may_be_asked is not true then 'withdrawn' else k.shown_state end as new_state,
            k.mails < $12 and (k.expires_at is null or k.reminders < coalesce(t.confirmation_reminders, $8)) as wants_mail,
            coalesce(t.confirmation_reminders, $8) as reminders_max,
            greatest(coalesce(t.confirmation_reminder_hours, $9), $11) as reminder_hours,

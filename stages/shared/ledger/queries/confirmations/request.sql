@@ -14,7 +14,9 @@ with asked as (
     set state = 'pending', requested_at = now(), due_at = now(), reminders = 0, expires_at = null, is_bulk = excluded.is_bulk
     where confirmations.mails < $4
       and (confirmations.last_mail_at is null or confirmations.last_mail_at <= now() - make_interval(hours => $3))
-      and not (confirmations.state = 'pending' and confirmations.due_at <= now() and confirmations.is_bulk <= excluded.is_bulk)
+      -- One that waits for its mail is left as it is; one that has expired waits for its end alone.
+      and not (confirmations.state = 'pending' and confirmations.due_at <= now() and confirmations.is_bulk <= excluded.is_bulk
+               and (confirmations.expires_at is null or confirmations.expires_at > now()))
     returning contact_id, mails, last_mail_at
 )
 select contact_id as "contact_id!" from asked

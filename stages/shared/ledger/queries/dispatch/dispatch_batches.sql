@@ -34,7 +34,7 @@ with recursive direct as (
 ), in_flight as materialized (
     select tenant_id, weight from bulk_in_flight
 ), isolated as materialized (
-    select distinct tenant_id from provider_connections where (is_default or fallback_rank is not null) and status = 'active'
+    select distinct tenant_id from own_routes
 ), open as (
     -- Running campaigns with a waiting batch, the first in its tenant's turn first. One that gets nothing now costs a look or two.
     select o.*, coalesce(f.weight, 0) + (row_number() over (partition by o.tenant_id order by o.rank, o.launch_prefix) - 1) * 500 as turn
@@ -47,7 +47,7 @@ with recursive direct as (
           and exists (
               select from batches w
               where w.lane = 'bulk' and w.state = 'waiting' and w.tenant_id = c.tenant_id
-                and w.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid)
+                and w.id between first_id_of_launch(c.launch_prefix) and last_id_of_launch(c.launch_prefix))
           and not exists (select from tenants t where t.id = c.tenant_id and t.paused_at is not null)
         offset 0
     ) o
@@ -79,7 +79,7 @@ with recursive direct as (
                     from (
                         select * from batches b
                         where c.tripwire = 'armed' and b.tenant_id = c.tenant_id
-                          and b.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid
+                          and b.id between first_id_of_launch(c.launch_prefix) and last_id_of_launch(c.launch_prefix)
                           and b.state not in ('timed', 'held')
                         order by b.id limit 64
                     ) b
@@ -97,7 +97,7 @@ with recursive direct as (
       and exists (
           select from batches w
           where w.lane = 'bulk' and w.state = 'waiting' and w.tenant_id = c.tenant_id
-            and w.id between (c.launch_prefix || '000000000')::uuid and (c.launch_prefix || 'fffffffff')::uuid and w.id <= c.last_id)
+            and w.id between first_id_of_launch(c.launch_prefix) and last_id_of_launch(c.launch_prefix) and w.id <= c.last_id)
     -- No more campaigns than batches that can be taken. A paced one may get nothing now: it keeps no other from being considered.
     limit $2 + (select count(*) from open where pace is not null)
 ), waiting as (
@@ -107,7 +107,7 @@ with recursive direct as (
         select w.tenant_id, w.id, greatest(w.queued + w.fenced + w.deferred, 1) as weight
         from batches w
         where w.lane = 'bulk' and w.state = 'waiting' and w.tenant_id = r.tenant_id
-          and w.id between (r.launch_prefix || '000000000')::uuid and (r.launch_prefix || 'fffffffff')::uuid
+          and w.id between first_id_of_launch(r.launch_prefix) and last_id_of_launch(r.launch_prefix)
           and w.id <= r.last_id
         order by w.id
         limit $2
@@ -136,7 +136,7 @@ with recursive direct as (
             select i.dispatched_sends
             from batches i
             where i.lane = 'bulk' and i.state = 'announced' and i.tenant_id = r.tenant_id
-              and i.id between (r.launch_prefix || '000000000')::uuid and (r.launch_prefix || 'fffffffff')::uuid
+              and i.id between first_id_of_launch(r.launch_prefix) and last_id_of_launch(r.launch_prefix)
             union all
             select q.dispatched_sends
             from batches q

@@ -2,8 +2,7 @@
 -- connection, has capacity left. $1: most sends in flight of each isolated tenant. Served by
 -- `batches_open`.
 with isolated as materialized (
-    select distinct c.tenant_id from provider_connections c
-    where (c.is_default or c.fallback_rank is not null) and c.status = 'active'
+    select distinct tenant_id from own_routes
 ), in_flight as materialized (
     select tenant_id, weight from bulk_in_flight
 )

@@ -1,5 +1,5 @@
--- Announced, resting and timed batches that are due to be announced (again): at most $1, the longest due first. $2: seconds until the first
--- repeated announcement, $3 of a priority batch. Answers the new state of each:
+-- Batches that are due to be announced (again): at most $1 that are announced or resting, and as many timed ones, the longest due first. $2:
+-- seconds until the first repeated announcement, $3 of a priority batch. Answers the new state of each:
 --   announced  is to be announced
 --   resting    all that is open is deferred: announced again at the first of these times
 --   waiting    its campaign is paused and no send of it is fenced: it must not fill the lane meanwhile. Or its time has come in the bulk
@@ -8,20 +8,31 @@
 --              announces it, and goes on doubling the pause. Not of a paced campaign: it has a minute's mail in the lane at most, and
 --              its pace counts what is announced
 -- Nothing of a cancelled campaign is announced, nor what a missed window leaves: the sweep `end_stopped_campaigns` ends both. Served by
--- `batches_open`.
-with due as (
+-- `batches_open` and `batches_timed`.
+with repeated as (
     select b.tenant_id, b.id,
            coalesce(c.paused, false)
-           or b.lane = 'bulk' and (b.state in ('resting', 'timed')
-                                   or b.announcement >= 3 and b.fenced = 0 and b.dispatched_sends is null) as waits
+           or b.lane = 'bulk' and (b.state = 'resting' or b.announcement >= 3 and b.fenced = 0 and b.dispatched_sends is null) as waits
     from batches b
     left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
-    where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting', 'timed') and b.announce_after <= now()
+    where b.lane in ('priority', 'bulk') and b.state in ('announced', 'resting') and b.announce_after <= now()
       and (c.id is null
            or c.status = 'sending' and (not c.paused or b.fenced = 0))
     order by b.announce_after
     limit $1
     for update of b skip locked
+), timed as (
+    select b.tenant_id, b.id, coalesce(c.paused, false) or b.lane = 'bulk' as waits
+    from batches b
+    left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
+    where b.timed_until <= now()
+      and (c.id is null
+           or c.status = 'sending' and (not c.paused or b.fenced = 0))
+    order by b.timed_until
+    limit $1
+    for update of b skip locked
+), due as (
+    select * from repeated union all select * from timed
 ), found as (
     select b.tenant_id, b.id,
            case

@@ -1,17 +1,18 @@
 -- Ends queued and deferred sends without an attempt, and writes the facts. $1 tenants, $2 first and $3 last id of the sends of each ending,
--- $4 months, $5 states, $6 reasons, $7 codes. A cancelled send is no fact. A send whose attempt before may have arrived gets the state $8
--- for the reason $9, whatever withholds the next one: later proof can still correct it. Answers how many of each ending left which state for which. The
--- batches are locked. Primary key of `sends`.
+-- $4 months, $5 states, $6 reasons, $7 codes, $10 the contact that the send must be to (null: any). A cancelled send is no fact. A send whose
+-- attempt before may have arrived gets the state $8 for the reason $9, whatever withholds the next one: later proof can still correct it.
+-- Answers how many of each ending left which state for which. The batches are locked. Primary key of `sends`.
 with asked as (
     select *
-    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::text[], $6::text[], $7::text[])
-        with ordinality as w (tenant_id, first, last, month, state, reason, code, position)
+    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::date[], $5::text[], $6::text[], $7::text[], $10::uuid[])
+        with ordinality as w (tenant_id, first, last, month, state, reason, code, contact_id, position)
 ), before as (
     select a.position, s.*, a.state as planned, a.reason, a.code
     from (select * from asked order by tenant_id, first) a
     cross join lateral (
         select s.tenant_id, s.id, s.month, s.state as was, s.doubtful > 0 as is_doubted from sends s
         where s.tenant_id = a.tenant_id and s.id between a.first and a.last and s.month = a.month and s.state in ('queued', 'deferred')
+          and (a.contact_id is null or s.contact_id = a.contact_id)
         order by s.id
         for update
     ) s

@@ -1,12 +1,13 @@
 -- Leases that expired after a fence: the body may have left. Mail that is neither of a campaign nor marketing gets one more attempt with the
--- same bytes, unless its tenant has more than one provider route; the token of the first attempt is kept, in case its answer comes late.
+-- same bytes, unless its tenant has more than one provider route or there is evidence that the first has left; the token of the first attempt
+-- is kept, in case its answer comes late.
 -- Mail that is not tried again does not wait for its lease if its session is gone ($5 to $6). $1 tenants, $2 batches, $3 months, $4 whether
 -- their mail is tried again.
-with late as (
-    select s.tenant_id, s.id, u.month, u.again
+with late as materialized (
+    select s.tenant_id, s.id, u.month, u.again and s.doubtful = 0 and not has_evidence(s.tenant_id, s.id, u.month) as again
     from unnest($1::uuid[], $2::uuid[], $3::date[], $4::bool[]) as u (tenant_id, id, month, again)
     cross join lateral (
-        select s.tenant_id, s.id from sends s
+        select s.tenant_id, s.id, s.doubtful from sends s
         where s.tenant_id = u.tenant_id and s.id between u.id and last_id_of(u.id) and s.month = u.month and s.state = 'fenced'
           and (s.lease_until < now()
                or (not u.again or s.doubtful > 0)
@@ -17,14 +18,12 @@ with late as (
     ) s
 ), doubted as (
     update sends s
-    set state = case when u.again and s.doubtful = 0 then 'queued' else 'unknown' end,
+    set state = case when u.again then 'queued' else 'unknown' end,
         doubtful = s.doubtful + 1,
-        fence_token = case when u.again and s.doubtful = 0 then null else s.fence_token end,
-        doubted_token = case when u.again and s.doubtful = 0 then s.fence_token else s.doubted_token end,
-        -- The last one known is that of an attempt before.
-        provider = null,
+        fence_token = case when u.again then null else s.fence_token end,
+        doubted_token = case when u.again then s.fence_token else s.doubted_token end,
         lease_until = null, next_attempt_at = null,
-        decided_at = case when u.again and s.doubtful = 0 then null else now() end
+        decided_at = case when u.again then null else now() end
     from late u
     where s.tenant_id = u.tenant_id and s.id = u.id and s.month = u.month and s.month = any ($3::date[])
     returning s.tenant_id, s.id, s.month, s.state, s.attempts

@@ -1,10 +1,9 @@
 -- Locks and reads the oldest notes of each tenant that no other fan-out has locked, until they become $1 rows or more; one at least, $2 at
 -- most. Tenants in turn, and within a turn the small notes first, until one has waited for ten seconds: one tenant's notes delay no others,
 -- however many or large they are, and are not delayed for ever. Jumps from tenant to tenant along `outbox_of_tenant`, from the first one
--- and from that of the oldest note, which is thus always among those considered. Only what is taken is locked, so others find the rest. The
--- locks are advisory and not on the rows: a row lock gives the transaction an id, and while that lives Postgres prunes nothing that
--- changed since. A note that was deleted a moment ago may be read once more: its events keep their ids. Primary key, `outbox_of_tenant`,
--- and `webhook_subscriptions_live`, once for each tenant.
+-- and from that of the oldest note, which is thus always among those considered. Only what is taken is locked, so others find the rest. A note
+-- that was deleted a moment ago may be read once more: its events keep their ids. Primary key, `outbox_of_tenant`, and
+-- `webhook_subscriptions_live`, once for each tenant.
 with recursive heads as (
     ((select o.tenant_id from outbox o where o.noted_at <= clock_timestamp() order by o.id limit 1)
      union
@@ -32,27 +31,16 @@ with recursive heads as (
         order by o.tenant_id, o.id
         limit 16 * $2::int8 / greatest((select count(*) from tenants), 1)
     ) o
-), queue as materialized (
+), queue as (
     select array_agg(c.id) as ids, array_agg(c.rows) as rows, array_agg(c.weight) as weights
     from (
         select id, rows, weight from candidates
         order by turn, case when noted_at > now() - interval '10 seconds' then rows else 0 end, id
     ) c
-), locked as (
-    -- One after the other: whether the next is locked depends on what was. The id of one that another fan-out has is null.
-    select 0 as at, null::int8 as id, 0::int8 as rows, 0 as notes
-    union all
-    select l.at + 1, n.id, l.rows + case when n.id is null then 0 else n.rows end, l.notes + (n.id is not null)::integer
-    from locked l
-    cross join lateral (
-        select case when pg_try_advisory_xact_lock(hashtextextended('postrider outbox ' || q.id, 0)) then q.id end as id, q.rows
-        from (select (select ids from queue)[l.at + 1] as id, (select rows from queue)[l.at + 1] as rows offset 0) q
-        offset 0
-    ) n
-    where l.rows < $1::int8 and l.notes < $2::int8 and l.at < (select cardinality(ids) from queue)
 )
 select o.id as "id!", o.tenant_id as "tenant_id!", o.source as "source!", o.month, o.sends as "sends?: Vec<Uuid>", o.ids as "ids!",
-       (select weights from queue)[l.at] as "weight!"
-from locked l
+       q.weights[l.place] as "weight!"
+from queue q
+cross join lateral lock_notes('outbox', q.ids, q.rows, $1::int8, $2::int8) l
 cross join lateral (select * from outbox o where o.id = l.id offset 0) o
-order by l.at
+order by l.place

@@ -12,7 +12,8 @@ with bounced as materialized (
 select w.tenant_id as "tenant_id!", w.id as "contact_id!", b.last_send as "send_id!", b.times as "times!"
 from bounced w
 cross join lateral (
-    select max(greatest(s.delivered_at, s.opened_at, s.clicked_at, s.replied_at, case when s.state = 'sent' then s.decided_at end)) as at
+    select max(greatest(s.delivered_at, s.opened_at, s.clicked_at, s.replied_at,
+                        case when delivers_at_once(s.provider) and s.state = 'sent' then s.decided_at end)) as at
     from (
         select s.* from campaigns k
         cross join lateral (

@@ -10,4 +10,4 @@ cross join lateral (
 where not exists (
     select from suppressions s
     where s.tenant_id = w.tenant_id and s.address = c.address and s.reason = 'invalid' and s.source <> 'engagement'
-      and (s.expires_at is null or s.expires_at > now()))
+      and is_in_force(s.expires_at))

@@ -30,7 +30,7 @@ pub struct ConfirmationSettings {
     /// Confirmation mails to one contact in all, with reminders and later sign-ups.
     #[arg(long, env = "POSTRIDER_CONFIRMATION_MAILS_MAX", default_value_t = Self::DEFAULT.confirmation_mails_max, value_parser = clap::value_parser!(i32).range(1..=100))]
     pub confirmation_mails_max: i32,
-    /// Confirmation mails each tenant sends in an hour. More wait.
+    /// Confirmation mails each tenant sends in an hour, of which imports get eight tenths. More wait.
     #[arg(long, env = "POSTRIDER_CONFIRMATION_RATE_PER_HOUR", default_value_t = Self::DEFAULT.confirmation_rate_per_hour, value_parser = clap::value_parser!(i64).range(1..))]
     pub confirmation_rate_per_hour: i64,
     /// Reminders after the first confirmation mail, unless `PATCH /v1/tenant` says otherwise for a tenant.
@@ -68,8 +68,9 @@ impl Default for ConfirmationSettings {
 }
 
 /// Asks those of the contacts to confirm whose consent is pending. A contact that was asked lately, or often enough, is not asked again, and
-/// neither is a suppressed address. Bulk requests are mailed when no single one waits. Answers which contacts it asks. Takes effect when the
-/// caller commits. `keys`: mails to an address before its contact was erased and made anew count against its limits.
+/// neither is a suppressed address. Bulk requests are mailed when no single one waits, and leave later ones a part of the hour. Answers which
+/// contacts it asks. Takes effect when the caller commits. `keys`: mails to an address before its contact was erased and made anew count against
+/// its limits.
 pub async fn request(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -127,15 +128,20 @@ async fn mails_before_erasure(
         if unasked.is_empty() {
             continue;
         }
+        let (ids, erased): (Vec<Uuid>, Vec<String>) = unasked
+            .iter()
+            .flat_map(|contact| keys.erased_addresses(tenant, &contact.address).map(|erased| (contact.id, erased)))
+            .unzip();
         let earlier = sqlx::query_as!(
             EarlierMails,
-            r#"select w.contact_id as "contact_id!", f.mails, f.last_mail_at
+            r#"select w.contact_id as "contact_id!", max(f.mails) as "mails!", max(f.last_mail_at) as last_mail_at
                from unnest($2::uuid[], $3::text[]) as w (contact_id, erased)
                join contacts c on c.tenant_id = $1 and c.address = w.erased
-               join confirmations f on f.tenant_id = $1 and f.contact_id = c.id"#,
+               join confirmations f on f.tenant_id = $1 and f.contact_id = c.id
+               group by w.contact_id"#,
             tenant,
-            &column(&unasked, |contact| contact.id),
-            &column(&unasked, |contact| keys.erased_address(tenant, &contact.address)),
+            &ids,
+            &erased,
         );
         found.extend(earlier.fetch_all(&mut *db).await?);
     }

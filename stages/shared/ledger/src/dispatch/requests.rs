@@ -40,7 +40,14 @@ impl AnnounceRequests {
             r#"with due as (
                    select tenant_id, id, announce_after from requests
                    where announce_after <= now() and state = 'accepted' and kind = any($2)
-                     and (kind <> 'campaign-launch' or not waits_for_launch(tenant_id, due_at, id))
+                     and (kind <> 'campaign-launch'
+                          or not waits_for_launch(tenant_id, due_at, id)
+                             -- What has not begun does not begin while the ledger is held: announced, it would count as late.
+                             and not (exists (select from ledger where held_at is not null)
+                                      and exists (select from campaigns c
+                                                  where c.tenant_id = requests.tenant_id
+                                                    and c.id = (requests.payload ->> 'campaign_id')::uuid
+                                                    and c.launch_prefix is null)))
                    order by announce_after
                    limit $1
                    for update skip locked

@@ -86,8 +86,7 @@ impl Erasure {
              ), skeleton as (
                  delete from skeletons s using own where s.tenant_id = $1 and s.id = 'message-' || replace(own.id::text, '-', '')
              )
-             update contents c set subject = '', preheader = null, body_html = '', body_text = null
-             from own where c.tenant_id = $1 and c.id = own.content_id",
+             select empty_contents($1, array(select content_id from own))",
             self.tenant_id,
             messages,
             self.contact_id,

@@ -63,3 +63,12 @@ pub(super) async fn resolve_unknown(
     counters::count_resolved(db, &resolved, SendState::Sent, hours).await?;
     Ok(resolved.len() as u64)
 }
+
+/// Makes the evidence about these sends due: their outcomes have become unknown, and it would wait for its next turn. The batches are locked.
+pub(crate) async fn make_evidence_due(db: &mut PgConnection, sends: &[SendKey]) -> sqlx::Result<()> {
+    if sends.is_empty() {
+        return Ok(());
+    }
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = sends.iter().copied().unzip();
+    sqlx::query_file!("queries/facts/make_evidence_due.sql", &tenants, &ids).execute(db).await.map(drop)
+}

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use self::each::{Each, Fact};
 pub use self::evidence::ProviderEvidence;
+pub(crate) use self::evidence::make_evidence_due;
 pub(crate) use self::suppress::suppression_of;
 use crate::{
     hours::{BatchKey, Hours, batch_of, hour_of, moves},

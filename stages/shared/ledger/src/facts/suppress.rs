@@ -37,7 +37,7 @@ pub(super) async fn suppress(db: &mut PgConnection, new: &[&Signal]) -> sqlx::Re
         let Some(person) = people.get(&send_of(signal)) else { continue };
         if matches!(signal.kind, SignalKind::Unsubscribed { .. }) {
             // A recipient that has opted in again since stays; consent that the tenant states does not count.
-            if person.opted_in_at() > Some(signal.occurred_at) {
+            if person.has_opted_in_since(signal.occurred_at) {
                 continue;
             }
             left.extend(person.leaving());

@@ -60,10 +60,13 @@ impl BatchContext {
         self.age_at(Utc::now())
     }
 
-    /// How old it is at this time, as [`Self::age`].
+    /// How old it is at this time, as [`Self::age`]. Each day that has begun may have had quiet hours.
     #[must_use]
     pub fn age_at(&self, at: DateTime<Utc>) -> Duration {
-        (at - self.created_at).to_std().unwrap_or_default().saturating_sub(self.quiet_length)
+        const DAY: u64 = 24 * 60 * 60;
+        let age = (at - self.created_at).to_std().unwrap_or_default();
+        let days = u32::try_from(age.as_secs() / DAY + 1).unwrap_or(u32::MAX);
+        age.saturating_sub(self.quiet_length.saturating_mul(days))
     }
 }
 
@@ -95,6 +98,8 @@ pub struct SendAttempt {
     pub doubtful: i16,
     /// The provider route of this attempt; as it was read, that of the last. `None`: the platform's relay.
     pub route: Option<Uuid>,
+    /// The kind of this attempt's provider route; `None` until it is chosen.
+    pub provider: Option<&'static str>,
     /// The UTC day of its last fence, and of the first the day it counts on against the quota. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
     /// The fence of this attempt is the one that counts: it is given back if nothing left.
@@ -128,6 +133,11 @@ impl SendAttempt {
     pub fn fenced(self, today: Option<NaiveDate>) -> Self {
         let counts = self.metered_on.is_none();
         Self { state: SendState::Fenced, metered_on: self.metered_on.or(today), counts, ..self }
+    }
+
+    /// The kind of provider route that its fence names: the sandbox captures its mail, whatever the route.
+    pub(super) fn fenced_for(&self) -> Option<&'static str> {
+        if self.batch.sandbox { Some("capture") } else { self.provider }
     }
 
     /// The attempts the ledger must show; `None` after the fence, which the token proves.
@@ -354,11 +364,12 @@ impl Change {
         self.reason.filter(|_| failed)
     }
 
-    /// Whether this uses up quota (a first fence) or gives it back (a first fence after which nothing left). What was tried before counts.
+    /// Whether this uses up quota (a first fence) or gives it back (a first fence after which nothing left). What was tried before counts, and
+    /// so does what may have left.
     pub fn metered(&self) -> i64 {
         match (self.from, self.to) {
             (_, SendState::Fenced) if self.send.metered_on.is_none() => 1,
-            (SendState::Fenced, SendState::Queued) if self.send.counts => -1,
+            (SendState::Fenced, SendState::Queued) if self.send.counts && !self.doubted => -1,
             _ => 0,
         }
     }
@@ -451,6 +462,7 @@ mod tests {
             attempt: 1,
             doubtful,
             route: None,
+            provider: None,
             metered_on: None,
             counts: false,
             due_at: None,
@@ -481,6 +493,17 @@ mod tests {
             let due_at = Some(made_at + chrono::TimeDelta::minutes(minutes));
             assert_eq!(SendAttempt { due_at, ..send(0) }.wanted_at(), expected);
         }
+    }
+
+    #[rstest]
+    #[case::before_the_first_night(3, 13, 0)]
+    #[case::after_it(20, 13, 7)]
+    #[case::after_the_second(38, 13, 12)]
+    #[case::without_quiet_hours(38, 0, 38)]
+    fn mail_does_not_age_in_the_quiet_hours_of_any_day(#[case] hours: u64, #[case] quiet: u64, #[case] expected: u64) {
+        let hours_of = |hours: u64| Duration::from_secs(hours * 60 * 60);
+        let batch = BatchContext { quiet_length: hours_of(quiet), ..Arc::into_inner(send(0).batch).unwrap() };
+        assert_eq!(batch.age_at(batch.created_at + hours_of(hours)), hours_of(expected));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::{
     warming::Warming,
 };
 use crate::counters::{self, CounterDelta, Totals};
+use crate::facts::{self, SendKey};
 use crate::gate::{self, AskedSend, RecipientEligibility, SendFacts, SendLookups};
 use crate::hours::{BatchKey, hour_of};
 use crate::people;
@@ -116,6 +117,13 @@ impl Commits {
         let usage = meter.usage(all_moved(), self.shard);
         counters::move_counters(&mut tx, &self.deltas(&all, &moved), (&totals(&all, &moved), self.shard), &usage)
             .await?;
+        // Of an outcome that is not known, or was not at an attempt before.
+        let in_doubt = all_moved().filter(|change| {
+            change.to == SendState::Unknown
+                || change.send.doubtful > 0 && matches!(change.to, SendState::Queued | SendState::Deferred)
+        });
+        let in_doubt: Vec<SendKey> = in_doubt.map(|change| (change.send.batch.tenant_id, change.send.id)).collect();
+        facts::make_evidence_due(&mut tx, &in_doubt).await?;
         sql::count_capped(&mut tx, &all, &moved).await?;
         sql::add_warmup_usage(&mut tx, &warming.usage(all_moved(), meter.today())).await?;
         sql::suppress(&mut tx, &changes).await?;
@@ -206,7 +214,12 @@ impl Commits {
                 moved[accepted[applied]] = Some(Moved::plainly(SendState::Fenced, is_delivered));
             }
             for (applied, known) in sql::apply(db, month, &of(&others)).await? {
-                moved[others[applied]] = Some(known);
+                let index = others[applied];
+                moved[index] = Some(known);
+                if known.stays_unknown {
+                    let announce = NextAnnouncement::AsPlanned;
+                    resolved.push((index, Change { to: SendState::Unknown, announce, ..all[index].clone() }));
+                }
             }
             let late: Vec<(usize, Change)> = accepted
                 .into_iter()

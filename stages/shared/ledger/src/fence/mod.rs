@@ -263,3 +263,6 @@ impl Commit for Commits {
         Commits::commit(self, &[], changes, true).await.map(|_| vec![(); changes.len()])
     }
 }
+
+#[cfg(test)]
+mod tests;

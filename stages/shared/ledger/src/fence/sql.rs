@@ -92,12 +92,14 @@ pub(super) struct Moved {
     pub is_bounced: bool,
     /// Since when its outcome was unknown, if it was.
     pub doubted_at: Option<DateTime<Utc>>,
+    /// It was to be tried again, and stays unknown: there is evidence that it has left.
+    pub stays_unknown: bool,
 }
 
 impl Moved {
     /// A fence or a plain acceptance.
     pub fn plainly(from: SendState, is_delivered: bool) -> Self {
-        Self { from, is_delivered, is_bounced: false, doubted_at: None }
+        Self { from, is_delivered, is_bounced: false, doubted_at: None, stays_unknown: false }
     }
 }
 
@@ -122,7 +124,7 @@ pub(super) async fn fence(
         month,
         lease_seconds,
         &column(changes, |change| change.send.route) as &[Option<Uuid>],
-        &column(changes, |change| change.send.batch.sandbox)
+        &column(changes, |change| change.send.fenced_for()) as &[Option<&str>]
     )
     .fetch_all(db)
     .await?;
@@ -221,8 +223,15 @@ pub(super) async fn apply(
     .await?;
     let moved = moved.into_iter().filter_map(|row| {
         let index = index_of(row.position)?;
-        let from = changes.get(index)?.from;
-        Some((index, Moved { from, is_delivered: row.delivered, is_bounced: row.bounced, doubted_at: row.doubted_at }))
+        let change = changes.get(index)?;
+        let moved = Moved {
+            from: change.from,
+            is_delivered: row.delivered,
+            is_bounced: row.bounced,
+            doubted_at: row.doubted_at,
+            stays_unknown: row.state != change.to,
+        };
+        Some((index, moved))
     });
     Ok(moved.collect())
 }

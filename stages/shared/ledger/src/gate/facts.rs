@@ -247,9 +247,11 @@ async fn find_exited(db: &mut PgConnection, sends: &[(Uuid, Uuid)]) -> sqlx::Res
          join sequence_sends q on q.tenant_id = w.tenant_id and q.send_id = w.send_id
          join enrollments e on e.tenant_id = q.tenant_id and e.id = q.enrollment_id
          cross join lateral (
-             select s.status from sequences s where s.tenant_id = e.tenant_id and s.id = e.sequence_id offset 0
+             select s.status, s.archived_at from sequences s where s.tenant_id = e.tenant_id and s.id = e.sequence_id offset 0
          ) s
-         where shown_status(e.status, s.status) = 'exited' and e.exit_reason is distinct from 'end_step'",
+         where shown_status(e.status, s.status) = 'exited' and e.exit_reason is distinct from 'end_step'
+            -- Its last step was being taken when the sequence was archived: it is written seconds before its commit at most.
+            or e.status = 'completed' and s.status = 'archived' and e.ended_at > s.archived_at - interval '5 seconds'",
         &column(sends, |(tenant, _)| *tenant),
         &column(sends, |(_, send)| *send)
     )
@@ -288,4 +290,44 @@ pub async fn load_eligibility(
     let recipients =
         rows.into_iter().map(|row| ((row.tenant_id, row.contact_id), recipient_eligibility!(row, timezone)));
     Ok(recipients.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use stage_rig::Rig;
+
+    use super::*;
+
+    #[rstest]
+    #[case::by_the_group_under_way(1.0, true)]
+    #[case::an_hour_before(3_600.0, false)]
+    #[tokio::test]
+    async fn an_enrollment_completed_as_its_sequence_was_archived_has_exited(
+        #[case] seconds_before: f64,
+        #[case] is_exited: bool,
+    ) {
+        let rig = Rig::new().await;
+        let tenant = rig.tenant().await;
+        let id = rig.people(&tenant, 1).await[0].id;
+        sqlx::query(
+            "insert into sequences (tenant_id, id, product, environment, name, status, archived_at)
+             values ($1, $2, 'shop', 'production', 'Welcome', 'archived', now() + make_interval(secs => $3))",
+        )
+        .bind(tenant.id)
+        .bind(id)
+        .bind(seconds_before)
+        .execute(&rig.pool)
+        .await
+        .unwrap();
+        for sql in [
+            "insert into enrollments (tenant_id, id, sequence_id, contact_id, product, status, ended_at)
+             values ($1, $2, $2, $2, 'shop', 'completed', now())",
+            "insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id) values ($1, $2, $2, $2, $2)",
+        ] {
+            sqlx::query(sql).bind(tenant.id).bind(id).execute(&rig.pool).await.unwrap();
+        }
+        let exited = find_exited(&mut rig.pool.acquire().await.unwrap(), &[(tenant.id, id)]).await.unwrap();
+        assert_eq!(exited.contains(&id), is_exited);
+    }
 }

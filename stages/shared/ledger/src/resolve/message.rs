@@ -14,17 +14,18 @@ use schemas::{Classification, MessageKind, RequestAnnounced, month_of};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{PromptBatch, mark_handled};
+use super::PromptBatch;
 use crate::{
     dispatch::PRIORITY_REANNOUNCE,
     gate::{RecipientEligibility, load_eligibility},
+    requests::mark_resolved,
 };
 
 /// A tenant's message.
 type MessageKey = (Uuid, Uuid);
 
 /// Resolves a message in the transaction that accepts it, by the `eligibility` of its recipients, and answers the announcement of its batch,
-/// for after the commit. The caller stores the request as handled. `notify`: the subject of a caller that waits for the outcome.
+/// for after the commit. The caller stores the request as resolved. `notify`: the subject of a caller that waits for the outcome.
 pub async fn resolve_accepted(
     db: &mut PgConnection,
     message: MessageKey,
@@ -54,7 +55,7 @@ pub async fn resolve(
         let (tenants, contacts): (Vec<Uuid>, Vec<Uuid>) = recipients().unzip();
         let eligibility = load_eligibility(&mut tx, &tenants, &contacts).await?;
         publications = batches.into_iter().map(|batch| batch.publication(&eligibility)).collect::<Result<_, _>>()?;
-        mark_handled(&mut tx, &accepted).await?;
+        mark_resolved(&mut tx, &accepted).await?;
     }
     tx.commit().await?;
     Ok(publications)

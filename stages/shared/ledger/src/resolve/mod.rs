@@ -7,9 +7,8 @@ pub mod transactional;
 use std::collections::HashMap;
 
 use runner::StageError;
-use runtime::{Publication, column};
+use runtime::Publication;
 use schemas::{Classification, Cleared, ClearedRecipient, Lane, MessageKind, SendId, subjects};
-use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
@@ -68,18 +67,4 @@ impl PromptBatch {
         };
         Ok(Publication::json(subjects::cleared(Lane::Priority), message.message_id(), &message)?)
     }
-}
-
-/// Marks stored requests of these tenants as handled.
-async fn mark_handled(db: &mut PgConnection, requests: &[(Uuid, Uuid)]) -> sqlx::Result<()> {
-    sqlx::query!(
-        "update requests r set state = 'handled', outcome = 'resolved', announce_after = null, handled_at = now()
-         from unnest($1::uuid[], $2::uuid[]) as w (tenant_id, id)
-         where r.tenant_id = w.tenant_id and r.id = w.id",
-        &column(requests, |(tenant, _)| *tenant),
-        &column(requests, |(_, id)| *id),
-    )
-    .execute(db)
-    .await
-    .map(drop)
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use runner::StageError;
 use runtime::{
     Publication, column,
@@ -16,7 +17,7 @@ use runtime::{
     plans::PreparedPool,
 };
 use schemas::{
-    Classification, MessageKind, RequestAnnounced, SendId,
+    Classification, MessageKind, RequestAnnounced, RequestKind, SendId,
     ids::PROMPT_BATCH_MAX,
     messages::{ERASED_COPY, MailOptions, TransactionalPayload},
     month_of,
@@ -27,9 +28,13 @@ use uuid::Uuid;
 use super::{
     PromptBatch,
     contacts::{ContactKey, find_or_create},
-    mark_handled,
 };
-use crate::{dispatch::PRIORITY_REANNOUNCE, hours::BatchKey, recipient_eligibility};
+use crate::{
+    dispatch::PRIORITY_REANNOUNCE,
+    hours::BatchKey,
+    recipient_eligibility,
+    requests::{self, RequestRow, Requester, mark_resolved},
+};
 
 /// Sends made in one transaction, about: limits how long its rows are locked.
 const AT_ONCE: usize = 1_000;
@@ -72,14 +77,49 @@ impl<'a> MailRequest<'a> {
     fn size(&self) -> usize {
         1 + self.options.map_or(0, |options| options.copies.len())
     }
+
+    /// When it is due, if later.
+    fn due_at(&self) -> Option<DateTime<Utc>> {
+        self.options.and_then(|options| options.scheduled_at)
+    }
+
+    fn row(&self) -> RequestRow<'a, TransactionalPayload> {
+        RequestRow { id: self.payload.send_id, payload: self.payload, options: self.options, due_at: self.due_at() }
+    }
 }
 
-/// Resolves requests in the transaction that accepts them, and answers the announcements of their batches, for after its commit. The caller
-/// stores the requests as handled.
+/// Accepts requests of one tenant: stores each under the id of its send, so that a caller finds it by this id before the
+/// send exists. Writes the contacts and sends of those that are due now, and answers the announcements of their batches,
+/// for after the commit; of what is due later, none: a sweep announces it.
+///
+/// `None`: the audience stage has to resolve what is due now, as when not `at_once`.
+pub async fn accept(
+    db: &mut PgConnection,
+    requester: &Requester<'_>,
+    requests: &[MailRequest<'_>],
+    at_once: bool,
+) -> sqlx::Result<Option<Vec<Publication>>> {
+    let (due, later): (Vec<MailRequest<'_>>, Vec<MailRequest<'_>>) =
+        requests.iter().copied().partition(|request| request.due_at().is_none());
+    let batches = match (due.is_empty(), at_once) {
+        (true, _) => Some(Vec::new()),
+        (false, true) => resolve_accepted(&mut *db, &due).await?,
+        (false, false) => None,
+    };
+    for (mails, are_resolved) in [(due, batches.is_some()), (later, false)] {
+        if !mails.is_empty() {
+            let rows = column(&mails, MailRequest::row);
+            requests::insert(&mut *db, requester, RequestKind::Transactional, &rows, are_resolved).await?;
+        }
+    }
+    Ok(batches)
+}
+
+/// Resolves requests in the transaction that accepts them, and answers the announcements of their batches.
 ///
 /// `None`: they are more than one transaction should hold, or Postgres refused, mostly because another transaction holds rows of theirs, as
 /// an import does. Nothing is done then, and the requests are stored as accepted: the audience stage resolves them, or says why not.
-pub async fn resolve_accepted(
+async fn resolve_accepted(
     db: &mut PgConnection,
     requests: &[MailRequest<'_>],
 ) -> sqlx::Result<Option<Vec<Publication>>> {
@@ -189,7 +229,7 @@ async fn resolve_portion(
         let requests: Vec<MailRequest<'_>> = accepted.iter().map(Accepted::request).collect();
         publications = write_all(&mut tx, &requests, reannounce).await?;
         let keys = column(&requests, |request| (request.tenant_id, request.payload.send_id));
-        mark_handled(&mut tx, &keys).await?;
+        mark_resolved(&mut tx, &keys).await?;
     }
     tx.commit().await?;
     Ok(publications)
@@ -275,7 +315,7 @@ async fn write_all(
         &column(&sends, |(_, send, _)| *send),
         &column(&sends, |(request, ..)| request.options.is_some_and(|options| options.is_bulk)),
         PROMPT_OPEN_MAX,
-        &column(&sends, |(request, ..)| request.options.is_some_and(|options| options.scheduled_at.is_some())),
+        &column(&sends, |(request, ..)| request.due_at().is_some()),
     )
     .fetch_all(db)
     .await?;
@@ -300,7 +340,6 @@ async fn write_all(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schemas::RequestKind;
 
     #[test]
     fn arrays_are_handled_in_portions_and_a_batch_named_twice_once() {

@@ -103,9 +103,7 @@ pub async fn set(
 ) -> sqlx::Result<()> {
     sqlx::query!(
         "insert into domain_warmups (tenant_id, domain_id, is_on, caps) values ($1, $2, $3, $4)
-         on conflict (tenant_id, domain_id) do update
-         set is_on = excluded.is_on, caps = excluded.caps, updated_at = now(),
-             started_at = case when excluded.is_on and not domain_warmups.is_on then now() else domain_warmups.started_at end",
+         on conflict (tenant_id, domain_id) do update set is_on = excluded.is_on, caps = excluded.caps",
         tenant,
         domain,
         is_on,

@@ -3,5 +3,6 @@
 
 mod erasures;
 mod large_partition;
+mod waiting_batches;
 mod young_partition;
 mod young_tables;

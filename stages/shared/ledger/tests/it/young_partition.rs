@@ -95,7 +95,7 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
     let fence = [
         [keys.clone(), each(&TENANT.to_string(), "uuid")].join(", "),
         [each("0", "int2"), each("f", "bool"), month.to_owned(), "60".to_owned(), each("null", "uuid")].join(", "),
-        each("f", "bool"),
+        each("smtp", "text"),
     ];
     let accept = [
         [keys.clone(), each(&TENANT.to_string(), "uuid"), each("250", "int2")].join(", "),

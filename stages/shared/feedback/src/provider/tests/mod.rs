@@ -172,6 +172,17 @@ fn ses_notifications_and_events_are_the_same_facts() {
 }
 
 #[test]
+fn each_unsubscribe_by_one_ses_mail_is_an_event_of_its_own() {
+    let event = |timestamp: &str| {
+        let detail = json!({"timestamp": timestamp, "newTopicPreferences": {"unsubscribeAll": true}});
+        read_event("ses", &ses(ses_event("Subscription", "subscription", detail))).event
+    };
+    let first = event("2026-05-02T02:00:00.000Z");
+    assert_eq!(event("2026-05-02T02:00:00.000Z"), first, "a repeat");
+    assert_ne!(event("2026-05-09T02:00:00.000Z"), first);
+}
+
+#[test]
 fn prose_from_ses_is_nothing() {
     let envelope =
         json!({"Type": "Notification", "Message": "Successfully validated SNS topic for Amazon SES event publishing."});
