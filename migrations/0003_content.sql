@@ -146,12 +146,13 @@ create table contents (
 create index contents_to_empty on contents (tenant_id, id) where kind = 'one_off' and body_html <> '';
 select enable_row_security('contents');
 
--- Empties contents of a tenant: one-off bodies that are old or erased with a contact, and what a draft no longer says.
-create function empty_contents(of_tenant uuid, emptied uuid[]) returns void
+-- Empties contents of a tenant: one-off bodies that are old or erased with a contact, and what a draft no longer says. Answers which.
+create function empty_contents(of_tenant uuid, emptied uuid[]) returns setof uuid
 language sql volatile
 as $$
     update contents c set subject = '', preheader = null, body_html = '', body_text = null, variables = '{}'
     where c.tenant_id = of_tenant and c.id = any (emptied)
+    returning c.id
 $$;
 grant execute on function empty_contents(uuid, uuid[]) to postrider_ingress, postrider_stages;
 

@@ -208,7 +208,7 @@ create table batches (
 ) with (fillfactor = 70);
 -- Removing a sender asks for it. A tenant has few senders, so the entries take little space.
 create index batches_by_sender on batches (tenant_id, sender_id);
-create index batches_by_campaign on batches (tenant_id, campaign_id, id);
+create index batches_by_campaign on batches (tenant_id, campaign_id, id) where campaign_id is not null;
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
 create index batches_timed on batches (timed_until) where timed_until is not null;
 -- For the tripwire. These counters change only when a mail bounces or is complained about: other updates stay HOT.
@@ -453,7 +453,7 @@ select ensure_partitions(3);
 
 -- Retention drops whole months of the ledger; all other rows go in slices (`audience::retention` has the list).
 
--- Months whose sends and events are gone. Batches of campaigns stay, with their counters: a recount leaves these months out.
+-- Months whose sends and events are gone. The counters of campaigns stay (`fold_batches`): a recount leaves these months out.
 create table dropped_months (
     month date primary key
 );
@@ -504,6 +504,43 @@ as $$
     where i.inhparent = 'sends'::regclass
 $$;
 grant execute on function oldest_ledger_month() to postrider_ingress, postrider_stages;
+
+-- Adds the counters of these batches of a tenant's campaigns to the first batch of their campaign and variant, and deletes them: when their
+-- sends are gone, only the sums are asked for. Answers which.
+create function fold_batches(of_tenant uuid, folded uuid[]) returns setof uuid
+language sql volatile
+as $$
+    with gone as (
+        delete from batches b where b.tenant_id = of_tenant and b.id = any (folded)
+        returning *
+    ), added as (
+        select (select f.id from batches f
+                where f.tenant_id = of_tenant and f.campaign_id = g.campaign_id and f.variant is not distinct from g.variant
+                order by f.id limit 1) as id,
+               g.*
+        from (
+            select campaign_id, variant, sum(size) as size, sum(sent) as sent, sum(failed) as failed, sum(unknown) as unknown,
+                   sum(skipped) as skipped, sum(cancelled) as cancelled, sum(expired) as expired, sum(delivered) as delivered,
+                   sum(confirmed) as confirmed, sum(bounced) as bounced, sum(complained) as complained, sum(opened) as opened,
+                   sum(opened_human) as opened_human, sum(clicked) as clicked, sum(clicked_human) as clicked_human,
+                   sum(replied) as replied, sum(unsubscribed) as unsubscribed
+            from gone
+            group by campaign_id, variant
+        ) g
+    ), kept as (
+        update batches b
+        set size = b.size + a.size, sent = b.sent + a.sent, failed = b.failed + a.failed, unknown = b.unknown + a.unknown,
+            skipped = b.skipped + a.skipped, cancelled = b.cancelled + a.cancelled, expired = b.expired + a.expired,
+            delivered = b.delivered + a.delivered, confirmed = b.confirmed + a.confirmed, bounced = b.bounced + a.bounced,
+            complained = b.complained + a.complained, opened = b.opened + a.opened, opened_human = b.opened_human + a.opened_human,
+            clicked = b.clicked + a.clicked, clicked_human = b.clicked_human + a.clicked_human, replied = b.replied + a.replied,
+            unsubscribed = b.unsubscribed + a.unsubscribed
+        from added a
+        where b.tenant_id = of_tenant and b.id = a.id
+    )
+    select id from gone
+$$;
+grant execute on function fold_batches(uuid, uuid[]) to postrider_stages;
 
 -- Takes one step towards a ledger without the months that ended before `keep_from`, and answers the month it was about; null when
 -- there is nothing to do. A month with a batch that is still open stays: the caller ends its mail first (`end_old_months`). Detaching

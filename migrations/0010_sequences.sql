@@ -210,27 +210,25 @@ create trigger enrollments_version before insert on enrollments
 -- An enrollment that ends makes one notice, by trigger, in the transaction that ends it. After the last step and after an
 -- `end_sequence` step the sequence is completed; every other end before the last step is an exit, and a step that cannot be taken a
 -- failure.
-create function notice_ended_enrollments() returns trigger
+create function notice_ended_enrollment() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
     insert into notices (tenant_id, id, type, contact_id, subject_id, data)
-    select n.tenant_id, gen_random_uuid(),
-           case when n.status = 'failed' then 'enrollment.failed'
-                when n.status = 'completed' or n.exit_reason = 'end_step' then 'sequence.completed'
-                else 'enrollment.exited' end,
-           n.contact_id, n.id,
-           jsonb_build_object('sequence_id', n.sequence_id)
-               || case when n.status = 'failed' then jsonb_build_object('step_order', n.next_step, 'error', n.last_error)
-                       when n.status = 'completed' or n.exit_reason = 'end_step' then '{}'
-                       else jsonb_build_object('exit_reason', n.exit_reason) end
-    from ended n
-    join live o on o.tenant_id = n.tenant_id and o.id = n.id
-    where n.status in ('completed', 'exited', 'failed') and o.status in ('active', 'paused');
+    values (new.tenant_id, gen_random_uuid(),
+            case when new.status = 'failed' then 'enrollment.failed'
+                 when new.status = 'completed' or new.exit_reason = 'end_step' then 'sequence.completed'
+                 else 'enrollment.exited' end,
+            new.contact_id, new.id,
+            jsonb_build_object('sequence_id', new.sequence_id)
+                || case when new.status = 'failed' then jsonb_build_object('step_order', new.next_step, 'error', new.last_error)
+                        when new.status = 'completed' or new.exit_reason = 'end_step' then '{}'
+                        else jsonb_build_object('exit_reason', new.exit_reason) end);
     return null;
 end $$;
 create trigger enrollments_ended after update on enrollments
-    referencing old table as live new table as ended for each statement execute function notice_ended_enrollments();
+    for each row when (old.status in ('active', 'paused') and new.status in ('completed', 'exited', 'failed'))
+    execute function notice_ended_enrollment();
 
 -- When a contact was enrolled last, of enrollments that retention deleted: `reentry` and its gap ask for it however long ago it was.
 -- By trigger. Nothing enters an archived sequence again: retention deletes its rows.

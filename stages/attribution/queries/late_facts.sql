@@ -45,7 +45,7 @@ with recursive tenant (id) as (
         offset 0
     ) c
 ), persons as (
-    select distinct w.tenant_id, w.contact_id, w.source, c.address, c.dot_number
+    select w.tenant_id, w.contact_id, w.source, c.address, c.dot_number
     from affected w
     cross join lateral (
         select c.address, c.dot_number from contacts c where c.tenant_id = w.tenant_id and c.id = w.contact_id

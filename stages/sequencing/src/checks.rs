@@ -23,9 +23,8 @@ use crate::{
 
 /// Notes taken in one transaction.
 const NOTES_MAX: i64 = 500;
-/// Enrollments checked in one transaction. The noted contacts share them. The trigger that makes events of ended ones compares all rows of the
-/// statement with each other.
-const ENROLLMENTS_MAX: usize = 1_000;
+/// Enrollments checked in one transaction. The noted contacts share them: more than the ten that there are for each of [`NOTES_MAX`] are rare.
+const ENROLLMENTS_MAX: usize = 5_000;
 
 /// The sweep. A contact with many enrollments is checked in slices: its note says how far.
 pub(crate) struct Checks(pub(crate) PreparedPool);
@@ -356,7 +355,7 @@ mod tests {
     async fn notes_that_come_meanwhile_do_not_begin_a_check_anew() {
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
-        let person = enrolled(&rig, &tenant, 1_500).await;
+        let person = enrolled(&rig, &tenant, 5_500).await;
         let note = "insert into enrollment_checks (tenant_id, contact_id) values ($1, $2)";
         let checks = Checks(PreparedPool::new(&rig.pool, 1));
         for left in [1, 1] {

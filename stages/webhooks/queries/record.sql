@@ -1,7 +1,7 @@
 -- Records the results of attempts on deliveries and queue. A result that another process recorded already, after a lost lease, is
 -- left out; so is one from before a replay. $6 the attempt's number, $7 seconds until the next one, null for none, $11 the replays before it.
 -- What arrived is delivered, whatever was recorded meanwhile: the delivery was ended with its subscription, or another process made the same
--- attempt, and the receiver refused what it knew. The delivery is not tried again then.
+-- attempt, and the receiver refused what it knew. It is not tried again then: an entry for that is an orphan (`drop_orphans`).
 with tried as (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::text[], $6::int2[], $7::float8[], $8::int2[],
                          $9::text[], $10::int4[], $11::int4[])
@@ -18,13 +18,6 @@ with tried as (
 ), taken_out as (
     delete from webhook_queue q using tried t
     where q.tenant_id = t.tenant_id and q.subscription_id = t.subscription_id and q.due_at = t.due_at and q.delivery_id = t.id
-), not_tried_again as (
-    -- The statement sees the deliveries as they were before it.
-    delete from webhook_queue q
-    using tried t
-    join webhook_deliveries d on d.tenant_id = t.tenant_id and d.id = t.id and d.replayed = t.replayed and d.attempts >= t.attempt
-    where t.status = 'delivered'
-      and q.tenant_id = d.tenant_id and q.subscription_id = d.subscription_id and q.due_at = d.next_attempt_at and q.delivery_id = d.id
 )
 insert into webhook_queue (tenant_id, subscription_id, due_at, delivery_id)
 select tenant_id, subscription_id, next_attempt_at, id from recorded where next_attempt_at is not null

@@ -171,7 +171,7 @@ pub(crate) async fn empty_replaced_contents(
         campaign,
         before,
     )
-    .execute(db)
+    .fetch_all(db)
     .await
     .map(drop)
 }

@@ -13,7 +13,7 @@ pub struct RetentionRule {
     pub keep: Keep,
     /// Which rows `r` of a tenant `t` (or, for [`Rows::All`], of all) are old at `$1`, in the order of the index that finds them.
     rows: Rows,
-    /// Whether they are deleted or emptied.
+    /// What becomes of them.
     end: End,
 }
 
@@ -33,8 +33,8 @@ enum Rows {
 #[derive(Debug, Clone, Copy)]
 enum End {
     Deleted,
-    /// The row stays because others point to it; this SQL function of a tenant and ids empties it.
-    EmptiedBy(&'static str),
+    /// This SQL function of a tenant and ids ends them, and answers which.
+    By(&'static str),
 }
 
 impl RetentionRule {
@@ -68,9 +68,9 @@ impl RetentionRule {
         };
         match self.end {
             End::Deleted => format!("delete from {table} where ctid = any(array({old}))"),
-            End::EmptiedBy(function) => {
-                format!("select {function}(tenant_id, array[id]) from {table} where ctid = any(array({old}))")
-            }
+            End::By(function) => format!(
+                "select {function}(tenant_id, array_agg(id)) from {table} where ctid = any(array({old})) group by tenant_id"
+            ),
         }
     }
 
@@ -122,7 +122,8 @@ pub const RULES: &[RetentionRule] = &[
         "r.announce_after is null and r.received_at < $1 and coalesce(r.handled_at, r.received_at) < $1 order by r.received_at",
     ),
     RetentionRule {
-        end: End::EmptiedBy("empty_contents"),
+        // The row stays: others point to it.
+        end: End::By("empty_contents"),
         ..of_tenant(
             "contents",
             Keep::Requests,
@@ -134,7 +135,19 @@ pub const RULES: &[RetentionRule] = &[
     of_tenant("imports", Keep::Imports, "r.created_at < $1 order by r.created_at"),
     of_all("audit_log", Keep::Audit, "r.at < $1 order by r.at"),
     of_all("request_log", Keep::RequestLog, "r.id < first_id_at($1) order by r.id"),
-    // A campaign's batches are few, and hold its counters.
+    // All but the first of a campaign and variant, which holds the counters from then on.
+    RetentionRule {
+        end: End::By("fold_batches"),
+        ..of_tenant(
+            "batches",
+            Keep::Ledger,
+            "r.campaign_id is not null and r.id < first_id_at($1) and r.state = 'done'
+             and r.id > (select f.id from batches f
+                         where f.tenant_id = r.tenant_id and f.campaign_id = r.campaign_id and f.variant is not distinct from r.variant
+                         order by f.id limit 1)
+             order by r.id",
+        )
+    },
     of_tenant(
         "batches",
         Keep::Ledger,

@@ -41,10 +41,11 @@ async fn every_table_is_removed_from_or_stays_for_a_reason() {
     .unwrap()
     .into_iter()
     .collect();
+    let ruled: BTreeSet<&str> = RULES.iter().map(|rule| rule.table).collect();
     let listed: Vec<&str> = MONTHLY
         .iter()
         .copied()
-        .chain(RULES.iter().map(|rule| rule.table))
+        .chain(ruled)
         .chain(SWEPT_BY_THEIR_STAGE.iter().chain(KEPT).map(|(table, reason)| {
             assert!(!reason.is_empty(), "{table}");
             *table
@@ -510,6 +511,36 @@ async fn an_old_month_is_dropped_and_the_counters_of_its_campaigns_stay() {
     sweep_all(&rig, &[]).await;
     assert_eq!(rig.number("select count(*) from dropped_months").await, 2);
     assert_eq!(rig.number("select count(*) from batches where month = '2023-02-01'").await, 0);
+}
+
+#[tokio::test]
+async fn of_a_campaign_whose_sends_are_gone_one_batch_of_each_variant_holds_the_counters() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    month(&rig, "2023-01-01").await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let (old, young) = (rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await);
+    // Of the old campaign three batches of one variant and two of the other; of the young one two, of this month.
+    let batches = "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, variant, state, size, sent,
+                                        failed, opened, done_at)
+         select c.tenant_id, (case when c.id = $2 then '01856aa0-c800-7000-8000-' else left(c.id::text, 24) end || lpad(to_hex(n * 512), 12, '0'))::uuid,
+                case when c.id = $2 then '2023-01-01' else date_trunc('month', now()) end, 'campaign', 'bulk', 'marketing', c.id, c.content_id,
+                c.sender_profile_id, case when c.id = $2 then substr('aabab', n, 1) end, 'done', 10 + n, 10, n, n, now()
+         from campaigns c cross join generate_series(1, case when c.id = $2 then 5 else 2 end) n
+         where c.tenant_id = $1";
+    sqlx::query(batches).bind(tenant.id).bind(old).execute(&rig.pool).await.unwrap();
+    sweep_all(&rig, &[]).await;
+    sweep_all(&rig, &[]).await;
+    let left: Vec<(Option<String>, i32, i32, i32, i32)> = sqlx::query_as(
+        "select variant, size, sent, failed, opened from batches where campaign_id = $1 order by variant",
+    )
+    .bind(old)
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    assert_eq!(left, [(Some("a".to_owned()), 37, 30, 7, 7), (Some("b".to_owned()), 28, 20, 8, 8)]);
+    let of_young = sqlx::query_scalar::<_, i64>("select count(*) from batches where campaign_id = $1").bind(young);
+    assert_eq!(of_young.fetch_one(&rig.pool).await.unwrap(), 2, "whose sends are there");
 }
 
 #[tokio::test]

@@ -9,8 +9,8 @@ mod renditions;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
-    sync::Arc,
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -49,7 +49,9 @@ const TENANT_TIME: Duration = Duration::from_secs(1);
 /// More than mail takes whose template is not costly, so that much of it is no reason to leave any.
 const ORDINARY_TIME: Duration = Duration::from_millis(2);
 /// Announcements after which that pause no longer grows.
-const PAUSES_MAX: i32 = 300;
+const PAUSES_MAX: i32 = 10;
+/// How long a look at the stream of rendered mail counts that found space in it.
+const SPACE_SEEN_FOR: Duration = Duration::from_millis(250);
 /// Until a bulk batch is tried again that found the stream of rendered mail nearly full.
 const FULL_WAIT: Duration = Duration::from_secs(2);
 /// Until it is announced again, should its message be lost meanwhile.
@@ -66,6 +68,8 @@ pub struct Rendering {
     contents: Contents,
     bus: Option<Bus>,
     facts: CommitNotifier,
+    /// When a worker last found space in the stream of rendered mail.
+    space_seen: Mutex<Option<Instant>>,
 }
 
 /// The contents of a group: by the batch's index and the shape of the mails.
@@ -79,7 +83,7 @@ struct Outcome {
     /// Skeletons to store with the renditions.
     skeletons: Vec<OwnSkeleton>,
     /// Batches with sends that are left for later, by their index.
-    left: BTreeMap<usize, Arc<Rendered>>,
+    left: BTreeSet<usize>,
 }
 
 impl Rendering {
@@ -119,6 +123,7 @@ impl Rendering {
             tokens,
             bus: None,
             facts: CommitNotifier::default(),
+            space_seen: Mutex::new(None),
         })
     }
 
@@ -139,10 +144,15 @@ impl Rendering {
     /// [`StageError::Busy`] then.
     async fn check_capacity(&self, inputs: &[Cleared]) -> Result<(), StageError> {
         let Some(bus) = &self.bus else { return Ok(()) };
+        let space_seen = || self.space_seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if space_seen().is_some_and(|at| at.elapsed() < SPACE_SEEN_FOR) {
+            return Ok(());
+        }
         let Some(rendered) = bus.stream(stream::RENDERED).await? else { return Ok(()) };
         let info = rendered.cached_info();
         let is_full = u64::try_from(info.config.max_bytes).is_ok_and(|most| info.state.bytes > most / 4 * 3);
         if !is_full {
+            *space_seen() = Some(Instant::now());
             return Ok(());
         }
         // Not announced meanwhile: it would be rendered once for each announcement.
@@ -191,9 +201,8 @@ impl Rendering {
             Some((key, (Arc::new(head(batch, &content, tokens.newest())), content)))
         };
         let contents: HashMap<_, _> = contents.into_iter().filter_map(with_head).collect();
-        // Mail is left only where that of others waits. In the bulk lane a group is one batch, and dispatch lets the tenants take turns.
-        let is_shared = lane_of(inputs) == Lane::Priority
-            && inputs.iter().any(|batch| inputs.first().is_some_and(|first| batch.tenant_id != first.tenant_id));
+        // In the bulk lane a group is one batch, and dispatch lets the tenants take turns.
+        let is_limited = lane_of(inputs) == Lane::Priority;
         // Templates are untrusted: up to 200 ms each, and none of it on the reactor.
         let work = move || {
             let mut outcome = Outcome { skeletons, ..Outcome::default() };
@@ -206,8 +215,8 @@ impl Rendering {
                     (_, None) => Err(CONTACT_GONE),
                     (None, Some(_)) => Err(CONTENT_INVALID),
                     // Never the first mail of a tenant: each group brings it further.
-                    (Some((head, _)), Some(_)) if is_shared && *time >= TENANT_TIME => {
-                        outcome.left.entry(send.input).or_insert_with(|| head.clone());
+                    (Some(_), Some(_)) if is_limited && *time >= TENANT_TIME => {
+                        outcome.left.insert(send.input);
                         continue;
                     }
                     (Some((head, content)), Some(mut person)) => {
@@ -348,23 +357,18 @@ impl Stage for Rendering {
 impl Rendering {
     /// Has the batches announced again of which sends are left. The mail of others that waits is rendered first. The pause grows, so that
     /// many such batches do not fill the lane.
-    async fn announce_later(
-        &self,
-        inputs: &[Cleared],
-        left: &BTreeMap<usize, Arc<Rendered>>,
-    ) -> Result<(), StageError> {
-        let mut pauses: BTreeMap<Duration, Vec<&Rendered>> = BTreeMap::new();
-        for (number, head) in left {
-            let announcements = inputs.get(*number).map_or(1, |batch| batch.announcement.clamp(1, PAUSES_MAX));
-            pauses.entry(TENANT_TIME * announcements.unsigned_abs()).or_default().push(head);
+    async fn announce_later(&self, inputs: &[Cleared], left: &BTreeSet<usize>) -> Result<(), StageError> {
+        let mut pauses: BTreeMap<Duration, Vec<(Uuid, Uuid)>> = BTreeMap::new();
+        for batch in left.iter().filter_map(|number| inputs.get(*number)) {
+            let announcements = batch.announcement.clamp(1, PAUSES_MAX).unsigned_abs();
+            pauses.entry(TENANT_TIME * announcements).or_default().push((batch.tenant_id, batch.batch_id));
             tracing::info!(
-                tenant_id = %head.tenant_id, batch_id = %head.batch_id, announcements,
+                tenant_id = %batch.tenant_id, batch_id = %batch.batch_id, announcements,
                 "templates take long: the rest of the batch is rendered later"
             );
         }
-        for (pause, batches) in &pauses {
-            let batches = batches.iter().map(|head| (head.tenant_id, head.batch_id));
-            ledger::owed::postpone(&self.pool, batches, *pause).await?;
+        for (pause, batches) in pauses {
+            ledger::owed::postpone(&self.pool, batches, pause).await?;
         }
         Ok(())
     }
@@ -374,12 +378,12 @@ impl Rendering {
         &self,
         inputs: &[Cleared],
         rendered: &[(OwedRecipient, Rendition)],
-        left: &BTreeMap<usize, Arc<Rendered>>,
+        left: &BTreeSet<usize>,
     ) {
         let Some(bus) = &self.bus else { return };
         for (number, batch) in inputs.iter().enumerate() {
             if let Some(notify) = &batch.notify
-                && !left.contains_key(&number)
+                && !left.contains(&number)
                 && !rendered.iter().any(|(send, _)| send.input == number)
             {
                 bus.publish_reply(notify, &Decided { tenant_id: batch.tenant_id, batch_id: batch.batch_id }).await;

@@ -601,7 +601,8 @@ async fn a_costly_template_delays_no_mail_of_other_tenants() {
     // In another order, since the first ones have failed.
     let recipients = group[0].recipients.iter().rev().copied().collect();
     world.render(&[Cleared { announcement: 2, recipients, ..group[0].clone() }]).await;
-    assert!(world.count(left).await < first, "each announcement brings it further");
+    let second = world.count(left).await;
+    assert!(0 < second && second < first, "each announcement brings it further");
 }
 
 #[tokio::test]

@@ -91,7 +91,7 @@ impl Erasure {
             messages,
             self.contact_id,
         )
-        .execute(db)
+        .fetch_all(db)
         .await
         .map(drop)
     }

@@ -148,7 +148,6 @@ pub(super) async fn accept(
         &column(changes, |change| change.answer.code) as &[Option<i16>],
         &column(changes, |change| change.answer.enhanced.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.answer.text.as_deref()) as &[Option<&str>],
-        &column(changes, |change| change.provider) as &[Option<&str>],
         &column(changes, |change| change.provider_message_id.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.event_id()),
         month
@@ -175,7 +174,6 @@ pub(super) async fn accept_last(
         &column(changes, |change| change.answer.code) as &[Option<i16>],
         &column(changes, |change| change.answer.enhanced.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.answer.text.as_deref()) as &[Option<&str>],
-        &column(changes, |change| change.provider) as &[Option<&str>],
         &column(changes, |change| change.provider_message_id.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.event_id()),
         month,
