@@ -121,12 +121,10 @@ struct LaneRoutes {
 impl LaneRoutes {
     /// One route, with its concurrency limits, for both lanes.
     fn new(bulk: ProviderRoute, priority: ProviderRoute, in_memory: usize) -> Self {
-        // A chunk of mails waits until all of it may be there.
-        let limit = || Some(Arc::new(Semaphore::new(in_memory.max(prepare::CHUNK))));
-        Self {
-            bulk: ProviderRoute { in_memory: limit(), ..bulk },
-            priority: ProviderRoute { in_memory: limit(), ..priority },
-        }
+        // A chunk of mails waits until all of it may be there. Prompt mail waits for none: a group of it is small, and the limit is made
+        // for the connections of the bulk lane.
+        let limit = Semaphore::new(in_memory.max(prepare::CHUNK));
+        Self { bulk: ProviderRoute { in_memory: Some(Arc::new(limit)), ..bulk }, priority }
     }
 
     fn of(&self, lane: Lane) -> &ProviderRoute {
