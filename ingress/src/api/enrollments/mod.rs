@@ -167,9 +167,12 @@ async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiEr
     let (tenant, id) = (ctx.tenant, ctx.id("enrollment")?);
     let ended = sqlx::query!(
         "update enrollments
-         set status = 'exited', exit_reason = 'manual', next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
-         where tenant_id = $1 and id = $2 and status in ('active', 'paused')
-           and not exists (select from sequences s where s.tenant_id = $1 and s.id = sequence_id and s.status = 'archived')",
+         set status = 'exited',
+             exit_reason = case when exists (
+                 select from sequences s where s.tenant_id = $1 and s.id = sequence_id and s.status = 'archived'
+             ) then 'sequence_archived' else 'manual' end,
+             next_action_at = null, claim_token = null, ended_at = now(), updated_at = now()
+         where tenant_id = $1 and id = $2 and status in ('active', 'paused')",
         tenant,
         id,
     );
