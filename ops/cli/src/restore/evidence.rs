@@ -27,7 +27,7 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyh
     // Fenced sends are decided, too: so no process may be sending one.
     let is_held = sqlx::query_scalar!(r#"select held_at is not null as "held!" from ledger"#).fetch_one(pool).await?;
     ensure!(is_held || dry_run, "the ledger is not held: `postrider restore begin` first");
-    // What the audience stage has not written yet would not be found, and be written later, under the ids of the log.
+    // Sends that the audience stage has yet to write would not be found now; it writes them later, under the very ids that the log has.
     let is_writing = sqlx::query_scalar!(
         r#"select exists (
                select from campaigns where status = 'sending' and launch_prefix is not null and materialized_at is null
@@ -37,7 +37,7 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyh
     .await?;
     ensure!(
         !is_writing || dry_run,
-        "a launch is still being written, and its mail would not be found: try again when it is"
+        "a launch is still being written, and its mail would not be found: try again when that is done"
     );
     let ids = read(path)?;
     let open = open_batches(pool).await?;
