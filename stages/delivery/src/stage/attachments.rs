@@ -16,10 +16,10 @@ use crate::provider::ProviderKind;
 
 /// Bytes of messages with attachments that are prepared or in flight at once, per process.
 const IN_FLIGHT_BYTES: usize = 128 * 1024 * 1024;
-/// Of these, bytes of messages that go through one tenant's connection. As with workers, one connection uses at most half, …
-const OF_ONE_CONNECTION: usize = IN_FLIGHT_BYTES / 2;
-/// … and the connections of all tenants leave a quarter to the platform's relay.
-const OF_ALL_CONNECTIONS: usize = IN_FLIGHT_BYTES / 4 * 3;
+/// Of these, bytes of messages that go through one tenant's connection, …
+const OF_ONE_CONNECTION: usize = IN_FLIGHT_BYTES / 3;
+/// … and through those of all tenants. The rest is the platform's relay's: as much as the largest message takes.
+const OF_ALL_CONNECTIONS: usize = IN_FLIGHT_BYTES / 3 * 2;
 /// A message is in memory twice while it is sent over SMTP: the original and its dot-stuffed copy.
 const SMTP_COPIES: usize = 2;
 /// And four times while a request is made of it: the original, its files, the values of the request and their text.

@@ -224,9 +224,11 @@ impl Delivery {
             let batch = change.send.batch.batch_id;
             recorded.extend(context.outcomes.after(batch, Some(self.ledger.record(change).await)).await);
         }
-        let mut by_route: BTreeMap<Option<Uuid>, Vec<Sendable>> = BTreeMap::new();
+        // The sandbox has the platform's route, but does not wait for its server.
+        let mut by_route: BTreeMap<(Option<Uuid>, bool), Vec<Sendable>> = BTreeMap::new();
         for sendable in sendable {
-            by_route.entry(context.routes[sendable.due.input].connection).or_default().push(sendable);
+            let route = (context.routes[sendable.due.input].connection, sendable.due.send.batch.sandbox);
+            by_route.entry(route).or_default().push(sendable);
         }
         let sent = by_route.into_values().map(|sendable| self.send_through_route(context, sendable));
         recorded.extend(join_all(sent).await.into_iter().flatten());

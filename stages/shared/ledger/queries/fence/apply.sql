@@ -25,7 +25,7 @@ with asked as (
         reason = case when a.to_state = 'deferred' then coalesce(a.reason, s.reason) else a.reason end,
         fence_token = case when a.to_state = 'unknown' then s.fence_token end,
         lease_until = null,
-        -- A send with a fence counts against the quota; one whose first fence is given back does not.
+        -- A send with a fence counts against the quota; one whose first fence is given back does not, and no provider had it.
         fenced_at = case when not a.given_back then s.fenced_at end,
         next_attempt_at = now() + make_interval(secs => a.wait_seconds),
         attempts = s.attempts + a.attempts,
@@ -34,7 +34,7 @@ with asked as (
         smtp_code = coalesce(a.smtp_code, s.smtp_code),
         enhanced_code = case when a.smtp_code is null then s.enhanced_code else a.enhanced_code end,
         response = coalesce(a.response, s.response),
-        provider = coalesce(a.provider, s.provider),
+        provider = case when not a.given_back then coalesce(a.provider, s.provider) end,
         provider_message_id = coalesce(a.provider_message_id, s.provider_message_id),
         -- One that bounced before has been counted.
         bounced_at = case when a.bounced then coalesce(s.bounced_at, now()) else s.bounced_at end

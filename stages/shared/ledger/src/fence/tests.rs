@@ -186,6 +186,15 @@ async fn mail_in_doubt_counts_once_and_leaves_its_quota_to_no_other() {
 }
 
 #[tokio::test]
+async fn mail_that_was_released_has_had_no_provider() {
+    let world = World::new().await;
+    let mail = world.campaign_mail().await;
+    let fenced = world.fenced(&mail, "ses").await;
+    world.record(Change::released(fenced, Duration::ZERO).by("ses", None)).await;
+    assert_eq!(world.rig.number("select count(*) from sends where state = 'queued' and provider is null").await, 1);
+}
+
+#[tokio::test]
 async fn a_repeat_that_never_left_gives_back_no_quota() {
     let world = World::new().await;
     let mail = world.transactional_mail().await;
