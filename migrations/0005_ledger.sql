@@ -57,6 +57,12 @@ as $$
 $$;
 grant execute on function waits_for_launch(uuid, timestamptz, uuid) to postrider_ingress, postrider_stages;
 
+-- How long a request waits after so many announcements until the next: 30 s, doubling to ten minutes.
+create function request_pause(announcements integer) returns interval
+language sql immutable parallel safe
+as $$ select make_interval(secs => least(30 * power(2, least(announcements, 5)), 600)) $$;
+grant execute on function request_pause(integer) to postrider_stages;
+
 -- The options of a request without an address among the recipients of copies. The place stays: it says which send a copy is.
 create function without_copy(options jsonb, address text, erased text) returns jsonb
 language sql immutable parallel safe
@@ -189,6 +195,8 @@ create table batches (
     confirmed integer not null default 0,       -- see `counted_confirmed_at`
     bounced integer not null default 0,
     complained integer not null default 0,
+    -- For an index as `timed_until`: it changes with the first bounce or complaint only.
+    has_bounced boolean not null generated always as (bounced + complained > 0) stored,
     opened integer not null default 0,
     opened_human integer not null default 0,
     clicked integer not null default 0,
@@ -211,8 +219,8 @@ create index batches_by_sender on batches (tenant_id, sender_id);
 create index batches_by_campaign on batches (tenant_id, campaign_id, id) where campaign_id is not null;
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
 create index batches_timed on batches (timed_until) where timed_until is not null;
--- For the tripwire. These counters change only when a mail bounces or is complained about: other updates stay HOT.
-create index batches_bounced on batches (tenant_id, campaign_id) where bounced + complained > 0;
+-- For the tripwire.
+create index batches_bounced on batches (tenant_id, campaign_id) where has_bounced;
 -- Whether a batch is set aside: it is announced a day later (`owed::set_aside`). No other pause before an announcement is longer than half
 -- an hour.
 create function is_set_aside(announce_after timestamptz) returns boolean

@@ -324,7 +324,7 @@ as $$
     select count(*) from (select from pending_facts where due_at is not null limit 10000) q
 $$;
 
--- Since when the confirmation mail is due that waits longest, in seconds; 0: none waits. Served by `confirmations_due`.
+-- Since when the confirmation is due that waits longest, for a mail or its expiry, in seconds; 0: none waits. Served by `confirmations_due`.
 create function platform_confirmations() returns double precision
 language sql stable security definer set search_path from current set enable_seqscan = off
 as $$

@@ -7,7 +7,7 @@ from campaigns c
 cross join lateral (
     select coalesce(sum(b.bounced), 0) as bounced, coalesce(sum(b.complained), 0) as complained
     from batches b
-    where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.bounced + b.complained > 0
+    where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.has_bounced
 ) n
 cross join lateral (
     select coalesce(sum(l.decided), 0) as decided

@@ -238,47 +238,40 @@ async fn cancel(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<L
     Ok(LaunchOutcome::UnknownAudience)
 }
 
+/// Ends the request, or says when a waiting one is announced again.
 async fn finish_request(
     db: &mut PgConnection,
     input: &RequestAnnounced,
     campaign: Uuid,
     outcome: LaunchOutcome,
-) -> Result<(), StageError> {
+) -> sqlx::Result<()> {
     // No sweep announces it before it is due, nor for a while as ranges are written: each announcement would be one more chain of them.
-    let announced_again = match outcome {
-        LaunchOutcome::NotDue => Some(None),
-        LaunchOutcome::RangeWritten => Some(Some(RANGES_MAX)),
-        LaunchOutcome::LedgerHeld => Some(Some(LEDGER_HELD_AGAIN)),
-        _ => None,
+    let (state, wait) = match outcome {
+        LaunchOutcome::NotDue => ("accepted", Duration::ZERO),
+        LaunchOutcome::LedgerHeld => ("accepted", LEDGER_HELD_AGAIN),
+        LaunchOutcome::RangeWritten => ("accepted", RANGES_MAX),
+        LaunchOutcome::UnknownAudience => ("rejected", Duration::ZERO),
+        _ => ("handled", Duration::ZERO),
     };
-    if let Some(wait) = announced_again {
-        sqlx::query!(
-            "update requests r
-             set announce_after = case
-                     -- Longer each time: under a backlog the next range is late and not lost, and each announcement is one more chain.
-                     when $5 then now() + make_interval(secs => greatest($4, least(30 * power(2, least(r.announcements, 5)), 600)))
-                     else coalesce(now() + make_interval(secs => $4), c.scheduled_for) end
-             from campaigns c where r.tenant_id = $1 and r.id = $2 and c.tenant_id = $1 and c.id = $3",
-            input.tenant_id,
-            input.request_id,
-            campaign,
-            wait.map(|wait| wait.as_secs_f64()),
-            outcome == LaunchOutcome::RangeWritten,
-        )
-        .execute(db)
-        .await?;
-    } else {
-        let state = if outcome == LaunchOutcome::UnknownAudience { "rejected" } else { "handled" };
-        sqlx::query!(
-            "update requests set state = $3, outcome = $4, announce_after = null, handled_at = now()
-         where tenant_id = $1 and id = $2",
-            input.tenant_id,
-            input.request_id,
-            state,
-            outcome.as_str(),
-        )
-        .execute(db)
-        .await?;
-    }
-    Ok(())
+    sqlx::query!(
+        "update requests r
+         set state = $4,
+             announce_after = case when $4 = 'accepted' then greatest(
+                 c.scheduled_for, now() + make_interval(secs => $6),
+                 -- Longer each time: under a backlog the next range is late and not lost, and each announcement is one more chain.
+                 case when c.launch_prefix is not null then now() + request_pause(r.announcements) end) end,
+             outcome = case when $4 <> 'accepted' then $5::text end,
+             handled_at = case when $4 <> 'accepted' then now() end
+         from (select) one left join campaigns c on c.tenant_id = $1 and c.id = $3
+         where r.tenant_id = $1 and r.id = $2",
+        input.tenant_id,
+        input.request_id,
+        campaign,
+        state,
+        outcome.as_str(),
+        wait.as_secs_f64(),
+    )
+    .execute(db)
+    .await
+    .map(drop)
 }

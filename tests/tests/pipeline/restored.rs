@@ -187,6 +187,26 @@ async fn a_restored_ledger_is_held_until_the_gap_is_closed_and_then_nobody_is_ma
     assert_eq!(run(&rig, &["restore", "status"])[0]["held"], json!(false));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_is_read_in_while_a_launch_is_half_written() {
+    let mut rig = Rig::shared().await;
+    rig.start("ingress", &["ingress"]).await;
+    let (list, _) = rig.list_of(1, "half", "example.com").await;
+    let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;
+    let half_written = "update campaigns
+                        set status = 'sending', launched_at = now(), launch_prefix = left(replace(id::text, '-', ''), 23)";
+    sqlx::query(half_written).execute(&rig.pool).await.unwrap();
+    let log = rig.dir().join("relay.log");
+    std::fs::write(&log, Uuid::now_v7().to_string()).unwrap();
+    let reconcile = ["restore", "reconcile", "--sent", log.to_str().unwrap()];
+    run(&rig, &["restore", "begin"]);
+    lines_of_failing(&rig, &reconcile);
+    let status = &run(&rig, &["restore", "status"])[0]["campaigns"][0];
+    assert_eq!((&status["campaign"], &status["written"]), (&json!(campaign), &json!(false)), "{status}");
+    sqlx::query("update campaigns set materialized_at = now()").execute(&rig.pool).await.unwrap();
+    assert_eq!(run(&rig, &reconcile)[0]["read"], json!(1));
+}
+
 /// The lines of a command that ends with 1 and means it.
 fn lines_of_failing(rig: &Rig, args: &[&str]) -> Vec<Value> {
     let output = Command::new(process::binary()).arg("--json").args(args).envs(&rig.operator_env()).output().unwrap();

@@ -127,7 +127,7 @@ async fn report(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
             head += &format!("\nmissing: {} to {}", from.to_rfc3339(), to.to_rfc3339());
         }
     }
-    let columns = ["campaign", "tenant", "begun", "open", "sent", "due_at"];
+    let columns = ["campaign", "tenant", "begun", "written", "open", "sent", "due_at"];
     let table = table::render(&campaigns, &columns, table::width());
     let text = format!(
         "{head}\nopen: {} priority batch(es), {} request(s), {} scheduled campaign(s), {} due confirmation(s), \
@@ -142,11 +142,12 @@ async fn report(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
     Ok(CommandOutput::Done(record, text))
 }
 
-/// Campaigns that are due and have not begun, and running ones with something open, the largest first.
+/// Campaigns that are due and have not begun, and running ones that are not fully written or have something open, the largest first.
 async fn campaigns(db: &mut PgConnection) -> sqlx::Result<Vec<Value>> {
     sqlx::query_scalar!(
         r#"select to_jsonb(r) - 'place' as "record!" from (
-               select c.id as campaign, c.tenant_id as tenant, c.launch_prefix is not null as begun, n.open, n.sent,
+               select c.id as campaign, c.tenant_id as tenant, c.launch_prefix is not null as begun,
+                      c.materialized_at is not null as written, n.open, n.sent,
                       coalesce(c.scheduled_for, c.launched_at, c.updated_at) as due_at,
                       row_number() over (partition by c.launch_prefix is null order by n.open desc) as place
                from campaigns c
@@ -155,8 +156,8 @@ async fn campaigns(db: &mut PgConnection) -> sqlx::Result<Vec<Value>> {
                           coalesce(sum(b.sent), 0)::bigint as sent
                    from batches b where b.tenant_id = c.tenant_id and b.campaign_id = c.id
                ) n
-               where c.status = 'sending' and c.completed_at is null and n.open > 0
-                  or c.status in ('sending', 'scheduled') and c.launch_prefix is null and coalesce(c.scheduled_for <= now(), true)) r
+               where c.status = 'sending' and c.completed_at is null and (n.open > 0 or c.materialized_at is null)
+                  or c.status = 'scheduled' and coalesce(c.scheduled_for <= now(), true)) r
            where r.place <= 200
            order by r.begun, r.open desc"#
     )

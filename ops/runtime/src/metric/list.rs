@@ -227,8 +227,8 @@ metric_set! {
         HttpRequestsInFlight = "mail_http_requests_in_flight" [] from INGRESS,
         /// Pending facts: reported by providers and tracking links, and waiting for their send, counted to 10,000.
         PendingFacts = "mail_pending_facts" [] from Emitter::Every,
-        /// How long the confirmation mail that waits longest is due; 0 when none waits. Its tenant has no default sender that may send, is
-        /// paused, or has used up its hour (an import: its part of it); or the ledger is paused.
+        /// How long the confirmation that waits longest is due, for a mail or its expiry; 0 when none waits. Its tenant has no default sender
+        /// that may send, is paused, or has used up its hour (an import: its part of it); or the ledger is paused.
         ConfirmationsOldestSeconds = "mail_confirmations_oldest_seconds" [] from Emitter::Every,
         /// Webhook deliveries being tried by this process.
         WebhooksInFlight = "mail_webhooks_in_flight" [] from WEBHOOKS,

@@ -15,8 +15,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::audit_decision;
-use ledger::variants;
-use ledger::variants::VariantResult;
+use ledger::variants::{self, VariantResult};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -34,10 +33,9 @@ impl DecideTests {
     async fn decide_one(&self) -> Result<bool, StageError> {
         let mut tx = self.0.begin().await?;
         let Some(due) = lock_due(&mut tx).await? else { return Ok(false) };
-        let variants = results(&mut tx, &due).await?;
-        let all: Vec<VariantResult> = variants.iter().map(|(_, result)| *result).collect();
-        let (winner, reason) = variants::decide(&all, due.metric);
-        let Some((variant, _)) = variants.get(winner) else { return Ok(false) };
+        let (names, results) = results(&mut tx, &due).await?;
+        let (winner, reason) = variants::decide(&results, due.metric);
+        let Some(variant) = names.get(winner) else { return Ok(false) };
         sqlx::query!(
             "update campaigns set winner = $3, winner_reason = $4, decided_at = now(), updated_at = now()
              where tenant_id = $1 and id = $2",
@@ -109,8 +107,8 @@ async fn lock_due(db: &mut PgConnection) -> sqlx::Result<Option<Due>> {
     .await
 }
 
-/// The results of each variant, in the caller's order.
-async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<Vec<(String, VariantResult)>> {
+/// The variants and their results, in the caller's order.
+async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<(Vec<String>, Vec<VariantResult>)> {
     let rows = sqlx::query!(
         r#"select v.variant, coalesce(sum(b.sent), 0) as "sent!", coalesce(sum(b.opened_human), 0) as "opened_human!",
                   coalesce(sum(b.clicked_human), 0) as "clicked_human!"
@@ -128,7 +126,7 @@ async fn results(db: &mut PgConnection, due: &Due) -> sqlx::Result<Vec<(String, 
         let result = VariantResult { sent: row.sent, opened_human: row.opened_human, clicked_human: row.clicked_human };
         (row.variant, result)
     });
-    Ok(result.collect())
+    Ok(result.unzip())
 }
 
 #[async_trait]

@@ -64,23 +64,19 @@ struct Pass {
 }
 
 impl Pass {
-    /// Of the tenant that was tried longest ago, the pass that is under way, or else the next. Noted before it is tried: one that has to wait
-    /// keeps no other tenant waiting. A field that is removed now gives its tenant no earlier turn.
+    /// Of the tenant that was tried longest ago, the pass that is under way, or else the next. Noted before it is tried: one that has to wait,
+    /// for writers or for another process, keeps no other tenant waiting. A field that is removed now gives its tenant no earlier turn.
     async fn next(pool: &PgPool) -> sqlx::Result<Option<Self>> {
         sqlx::query_as!(
             Self,
-            r#"with next as materialized (
-                   select tenant_id from removed_fields group by tenant_id order by max(tried_at) nulls first limit 1
-               ), fields as (
-                   select r.tenant_id, r.key from removed_fields r, next n
-                   where r.tenant_id = n.tenant_id
-                   order by r.key
-                   for update of r skip locked
-               ), whole as (
-                   -- Not beside another process.
-                   select from fields having count(*) = (select count(*) from removed_fields r, next n where r.tenant_id = n.tenant_id)
+            r#"with fields as (
+                   select tenant_id, key from removed_fields
+                   where tenant_id = (
+                       select tenant_id from removed_fields group by tenant_id order by max(tried_at) nulls first limit 1)
+                   order by key
+                   for update skip locked
                ), noted as (
-                   update removed_fields r set tried_at = now() from fields f, whole
+                   update removed_fields r set tried_at = now() from fields f
                    where r.tenant_id = f.tenant_id and r.key = f.key
                    returning r.tenant_id, r.id, r.swept_to
                )
@@ -96,19 +92,24 @@ impl Pass {
 
     /// Takes the values out of the next slice of contacts. After the last slice the fields are gone; false if the next pass begins.
     async fn take_out_slice(&self, db: &mut PgConnection, slice: i64) -> sqlx::Result<bool> {
-        // One process at a time, and none after a field is gone: its key may be that of a new field then.
+        // One process at a time. The rows are locked at the end only, so that others can note their turns meanwhile.
+        let is_ours = sqlx::query_scalar!(
+            r#"select pg_try_advisory_xact_lock(hashtextextended('removed fields ' || $1::uuid::text, 0)) as "ours!""#,
+            self.tenant_id,
+        )
+        .fetch_one(&mut *db)
+        .await?;
+        // None after a field is gone: its key may be that of a new field then. In a statement after that which takes the lock: its snapshot has
+        // what the process before committed.
         let keys = sqlx::query_scalar!(
-            "select key from removed_fields
-             where tenant_id = $1 and id = any($2) and swept_to is not distinct from $3
-             order by key
-             for update skip locked",
+            "select key from removed_fields where tenant_id = $1 and id = any($2) and swept_to is not distinct from $3",
             self.tenant_id,
             &self.fields,
             self.swept_to,
         )
         .fetch_all(&mut *db)
         .await?;
-        if keys.len() < self.fields.len() {
+        if !is_ours || keys.len() < self.fields.len() {
             return Ok(false);
         }
         let last = sqlx::query_scalar!(

@@ -70,19 +70,18 @@ impl Tripwire {
             trips,
         )
         .execute(&mut *tx)
-        .await?
-        .rows_affected()
-            == 1;
-        if paused {
-            stop.detail["reason"] = json!(stop.reason);
-            audit_decision(&mut tx, stop.tenant_id, "campaign.paused", stop.id, stop.detail).await?;
-            tx.commit().await?;
-            tracing::warn!(
-                stage = "audience", tenant_id = %stop.tenant_id, campaign_id = %stop.id, reason = stop.reason.as_str(),
-                "campaign paused"
-            );
+        .await?;
+        if paused.rows_affected() == 0 {
+            return Ok(false);
         }
-        Ok(paused)
+        stop.detail["reason"] = json!(stop.reason);
+        audit_decision(&mut tx, stop.tenant_id, "campaign.paused", stop.id, stop.detail).await?;
+        tx.commit().await?;
+        tracing::warn!(
+            stage = "audience", tenant_id = %stop.tenant_id, campaign_id = %stop.id, reason = stop.reason.as_str(),
+            "campaign paused"
+        );
+        Ok(true)
     }
 }
 

@@ -9,11 +9,11 @@ use schemas::{
     messages::{MailOptions, TransactionalPayload},
 };
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, types::Json};
+use sqlx::types::Json;
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{pause_ledger, release_ledger, start};
+use crate::{pause_ledger, release_ledger, run, start};
 
 /// A tenant that may send, and people whose consent is pending.
 async fn pending(rig: &Rig, count: usize) -> (Tenant, Vec<Person>) {
@@ -22,10 +22,6 @@ async fn pending(rig: &Rig, count: usize) -> (Tenant, Vec<Person>) {
     run(rig, "update senders set is_default = true").await;
     run(rig, "update contacts set marketing_status = 'pending'").await;
     (tenant, people)
-}
-
-async fn run(rig: &Rig, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&rig.pool).await.unwrap();
 }
 
 async fn ask(rig: &Rig, tenant: &Tenant, people: &[Person]) -> usize {

@@ -11,6 +11,8 @@ use schemas::{Classification, MessageKind, SkipReason, month_of};
 use stage_rig::{Person, Rig, Tenant};
 use uuid::Uuid;
 
+use crate::{run, run_for};
+
 const REASONS: [&str; 6] = ["hard_bounce", "complaint", "unsubscribe", "manual", "invalid", "import"];
 
 /// What is held against one contact: (reason, scope, whether it has run out).
@@ -53,10 +55,7 @@ async fn random_audience(rig: &Rig, tenant: &Tenant) -> Vec<Person> {
         }
     }
     // A cap of two mails in a week: some have had three, some two, some two of which one is too old to count.
-    sqlx::query("update tenants set frequency_cap_messages = 2, frequency_cap_days = 7")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run(rig, "update tenants set frequency_cap_messages = 2, frequency_cap_days = 7").await;
     sqlx::query(
         "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
          select tenant_id, gen_random_uuid(), contact_id, now() - case when mail = 2 and n % 3 = 1 then '8 days' else '6 days' end::interval
@@ -167,7 +166,7 @@ async fn the_count_knows_whose_room_more_urgent_mail_needs() {
         "update sends set state = 'deferred', next_attempt_at = now() + interval '1 day'
          where id in (select id from sends order by id limit 20)",
     ] {
-        sqlx::query(put_off).execute(&rig.pool).await.unwrap();
+        run(&rig, put_off).await;
     }
     let selector = AudienceSelector::List(list);
     for urgency in Urgency::ALL {
@@ -198,11 +197,7 @@ async fn only_active_members_are_the_audience_and_each_is_counted_once() {
     let people = rig.people(&tenant, 10).await;
     let tags =
         vec![rig.audience(&tenant, "tag", &people[..6]).await, rig.audience(&tenant, "tag", &people[4..8]).await];
-    sqlx::query("update contacts set status = 'archived' where id = $1")
-        .bind(people[0].id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(&rig, "update contacts set status = 'archived' where id = $1", people[0].id).await;
     let selector = AudienceSelector::Tags(tags);
     let mut db = rig.pool.begin().await.unwrap();
     let counted = count(&mut db, tenant.id, &selector, Classification::Marketing).await.unwrap();

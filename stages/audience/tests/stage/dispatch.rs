@@ -6,7 +6,7 @@ use schemas::{LaunchId, Resolved, month_of, subjects::stream};
 use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{run, run_for, start};
 
 /// A running campaign with this many full batches that wait; their sends are of no concern here, nor is the tripwire, which lets the
 /// first thousand out alone.
@@ -44,11 +44,7 @@ async fn waiting(rig: &Rig, tenant: &Tenant, batches: u32) -> Uuid {
 /// A waiting campaign with its tripwire armed.
 async fn waiting_and_armed(rig: &Rig, tenant: &Tenant, batches: u32) {
     let campaign = waiting(rig, tenant, batches).await;
-    sqlx::query("update campaigns set tripwire = 'armed' where id = $1")
-        .bind(campaign)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(rig, "update campaigns set tripwire = 'armed' where id = $1", campaign).await;
 }
 
 /// Changes these of the batches, in the order of their ids.
@@ -56,7 +52,7 @@ async fn change_batches(rig: &Rig, which: &str, change: &str) {
     let change = format!(
         "update batches set {change} where (tenant_id, id) in (select tenant_id, id from batches order by id {which})"
     );
-    sqlx::query(sqlx::AssertSqlSafe(change)).execute(&rig.pool).await.unwrap();
+    run(rig, &change).await;
 }
 
 async fn announced_by_tenant(rig: &Rig) -> BTreeMap<Uuid, i64> {
@@ -215,7 +211,7 @@ async fn a_paused_campaign_is_dispatched_after_it_is_resumed() {
     start(&rig, &[]).await;
     until("the running one is dispatched", async || announced_by_tenant(&rig).await.get(&running.id) == Some(&2)).await;
     assert_eq!(announced_by_tenant(&rig).await.get(&paused.id), None);
-    sqlx::query("update campaigns set paused = false").execute(&rig.pool).await.unwrap();
+    run(&rig, "update campaigns set paused = false").await;
     until("the resumed one is dispatched", async || announced_by_tenant(&rig).await.get(&paused.id) == Some(&2)).await;
 }
 
@@ -227,7 +223,7 @@ async fn batches_of_a_paused_campaign_do_not_keep_the_lane_from_others() {
     // Nobody hears the announcements, and the campaign is paused with the lane full of them.
     start(&rig, &["--audience-backlog", "1000", "--audience-reannounce", "1s"]).await;
     until("the lane is full", async || announced(&rig).await == 2).await;
-    sqlx::query("update campaigns set paused = true").execute(&rig.pool).await.unwrap();
+    run(&rig, "update campaigns set paused = true").await;
     let other = rig.tenant().await;
     waiting(&rig, &other, 2).await;
     until("the other tenant is served", async || announced_by_tenant(&rig).await == BTreeMap::from([(other.id, 2)]))
@@ -278,7 +274,7 @@ async fn put_off_mail_of_a_paused_campaign_does_not_keep_the_lane_from_others() 
     due_again(&rig, &tenant, 2).await;
     start(&rig, &["--audience-backlog", "1000", "--audience-reannounce", "1s"]).await;
     until("the lane is full", async || announced(&rig).await == 2).await;
-    sqlx::query("update campaigns set paused = true").execute(&rig.pool).await.unwrap();
+    run(&rig, "update campaigns set paused = true").await;
     waiting(&rig, &other, 2).await;
     until("the other tenant is served", async || announced_by_tenant(&rig).await == BTreeMap::from([(other.id, 2)]))
         .await;
@@ -290,10 +286,7 @@ async fn batches_that_announcements_do_not_help_wait_for_their_tenants_turn_agai
     let (stuck, other) = (rig.tenant().await, rig.tenant().await);
     waiting(&rig, &stuck, 2).await;
     // They fill the lane, and no stage can handle them.
-    sqlx::query("update batches set state = 'announced', announcement = 3, announce_after = now()")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run(&rig, "update batches set state = 'announced', announcement = 3, announce_after = now()").await;
     waiting(&rig, &other, 1).await;
     start(&rig, &["--audience-backlog", "1000"]).await;
     let one_each = BTreeMap::from([(stuck.id, 1), (other.id, 1)]);
@@ -315,7 +308,7 @@ async fn what_a_paced_campaign_has_in_the_lane_stays_counted_for_its_pace() {
     waiting(&rig, &tenant, 2).await;
     let stuck =
         "update batches set state = 'announced', announcement = 3, announce_after = now(), dispatched_sends = 500";
-    sqlx::query(stuck).execute(&rig.pool).await.unwrap();
+    run(&rig, stuck).await;
     start(&rig, &[]).await;
     until("both are announced again", async || {
         rig.number("select count(*) from batches where announcement = 4 and state = 'announced'").await == 2

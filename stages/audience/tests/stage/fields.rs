@@ -1,8 +1,10 @@
 //! The values of a removed field are taken out of contacts, all of them and no others.
 
 use runner::Sweep;
-use sqlx::AssertSqlSafe;
+use sqlx::{Postgres, Transaction};
 use stage_rig::{Person, Rig, Tenant};
+
+use crate::run;
 
 const SLICE: i64 = 3;
 
@@ -15,10 +17,6 @@ async fn sweep_all(rig: &Rig) {
     while sweep(rig).await > 0 {}
 }
 
-async fn run(rig: &Rig, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&rig.pool).await.unwrap();
-}
-
 /// A tenant whose field `plan` was removed, and contacts that have a value of it and of another field.
 async fn removed(rig: &Rig, count: usize) -> (Tenant, Vec<Person>) {
     let tenant = rig.tenant().await;
@@ -27,6 +25,17 @@ async fn removed(rig: &Rig, count: usize) -> (Tenant, Vec<Person>) {
     let sql = "insert into removed_fields (tenant_id, id, key) values ($1, gen_random_uuid(), 'plan')";
     sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
     (tenant, people)
+}
+
+/// A process in the middle of a slice of this tenant; it is killed when this is dropped or rolled back.
+async fn process_in_a_slice(rig: &Rig, tenant: &Tenant) -> Transaction<'static, Postgres> {
+    let mut process = rig.process().pool.begin().await.unwrap();
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('removed fields ' || $1::uuid::text, 0))")
+        .bind(tenant.id)
+        .execute(&mut *process)
+        .await
+        .unwrap();
+    process
 }
 
 async fn values(rig: &Rig) -> i64 {
@@ -42,13 +51,12 @@ async fn a_removed_field_goes_in_slices_that_any_process_continues() {
     let rig = Rig::new().await;
     let other = rig.tenant().await;
     rig.people(&other, 2).await;
-    removed(&rig, 7).await;
+    let (tenant, _) = removed(&rig, 7).await;
     for left in [4, 1] {
         assert_eq!((sweep(&rig).await, values(&rig).await - 2), (1, left));
     }
     // A process is killed in its last slice: it is as if that had not begun.
-    let mut killed = rig.process().pool.begin().await.unwrap();
-    sqlx::query("select from removed_fields for update").execute(&mut *killed).await.unwrap();
+    let mut killed = process_in_a_slice(&rig, &tenant).await;
     sqlx::query("update contacts set fields = fields - 'plan'").execute(&mut *killed).await.unwrap();
     assert_eq!(sweep(&rig).await, 0, "the slice has its process");
     killed.rollback().await.unwrap();
@@ -103,6 +111,22 @@ async fn tenants_take_turns_however_many_fields_each_removes() {
     assert_eq!((sweep(&rig).await, values(&rig).await, being_removed(&rig).await), (1, 4, 151));
     // All fields of the tenant in one pass.
     assert_eq!((sweep(&rig).await, sweep(&rig).await), (1, 1));
+    assert_eq!((values(&rig).await, being_removed(&rig).await), (0, 0));
+}
+
+#[tokio::test]
+async fn a_tenant_that_another_process_sweeps_keeps_no_other_waiting() {
+    let rig = Rig::new().await;
+    let (busy, _) = removed(&rig, 7).await;
+    let process = process_in_a_slice(&rig, &busy).await;
+    // Two slices.
+    removed(&rig, 4).await;
+    for _ in 0..5 {
+        sweep(&rig).await;
+    }
+    assert_eq!((values(&rig).await, being_removed(&rig).await), (7, 1), "that tenant's are left to its process");
+    process.rollback().await.unwrap();
+    sweep_all(&rig).await;
     assert_eq!((values(&rig).await, being_removed(&rig).await), (0, 0));
 }
 

@@ -3,10 +3,10 @@
 use chrono::{TimeDelta, Utc};
 use ledger::requeue::{RequeueScope, RequeuedWork, requeue};
 use schemas::{LaunchId, RequestKind, SendId, new_id, subjects::stream};
-use stage_rig::{Rig, settings, until};
+use stage_rig::{Rig, Tenant, settings, until};
 use uuid::Uuid;
 
-use crate::{materialized, pause_ledger, release_ledger, start};
+use crate::{materialized, pause_ledger, release_ledger, run, run_for, start};
 
 async fn request_is(rig: &Rig, request: Uuid, state: &str) -> bool {
     let found: String = sqlx::query_scalar("select state from requests where id = $1")
@@ -17,8 +17,13 @@ async fn request_is(rig: &Rig, request: Uuid, state: &str) -> bool {
     found == state
 }
 
-async fn outcome(rig: &Rig, request: Uuid) -> String {
-    sqlx::query_scalar("select outcome from requests where id = $1").bind(request).fetch_one(&rig.pool).await.unwrap()
+/// Starts the stage, and has it handle the launch of this campaign. Answers the outcome.
+async fn launch(rig: &Rig, tenant: &Tenant, campaign: Uuid) -> String {
+    let request = rig.launch_request(tenant, campaign).await;
+    start(rig, &[]).await;
+    rig.ring(std::slice::from_ref(&request), "1").await;
+    until("handled", async || !request_is(rig, request.request_id, "accepted").await).await;
+    sqlx::query_scalar("select outcome from requests").fetch_one(&rig.pool).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,17 +79,10 @@ async fn the_suppressed_are_materialized_for_their_reason_and_the_archived_are_n
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 3).await;
     rig.suppress(&tenant, &people[0], "complaint", "all").await;
-    sqlx::query("update contacts set status = 'archived' where id = $1")
-        .bind(people[1].id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(&rig, "update contacts set status = 'archived' where id = $1", people[1].id).await;
     let list = rig.audience(&tenant, "list", &people).await;
     let campaign = rig.campaign(&tenant, list).await;
-    let request = rig.launch_request(&tenant, campaign).await;
-    start(&rig, &[]).await;
-    rig.ring(std::slice::from_ref(&request), "1").await;
-    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    assert_eq!(launch(&rig, &tenant, campaign).await, "materialized");
     let sends: Vec<Uuid> =
         sqlx::query_scalar("select contact_id from sends order by id").fetch_all(&rig.pool).await.unwrap();
     assert_eq!(sends, [people[0].id, people[2].id]);
@@ -115,10 +113,7 @@ async fn each_time_zone_has_batches_that_wait_for_its_time() {
     .execute(&rig.pool)
     .await
     .unwrap();
-    let request = rig.launch_request(&tenant, campaign).await;
-    start(&rig, &[]).await;
-    rig.ring(std::slice::from_ref(&request), "1").await;
-    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    assert_eq!(launch(&rig, &tenant, campaign).await, "materialized");
     let batches: Vec<(bool, i32, Option<i32>)> = sqlx::query_as(
         "select state = 'timed', size, case when due_at = announce_after then round(extract(epoch from announce_after - now()) / 3600)::int end
          from batches order by id",
@@ -153,14 +148,8 @@ async fn variants_go_out_by_time_zones_too() {
     .execute(&rig.pool)
     .await
     .unwrap();
-    sqlx::query("update campaigns set scheduled_for_local = now() at time zone 'utc' + interval '14 hours'")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
-    let request = rig.launch_request(&tenant, campaign).await;
-    start(&rig, &[]).await;
-    rig.ring(std::slice::from_ref(&request), "1").await;
-    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
+    run(&rig, "update campaigns set scheduled_for_local = now() at time zone 'utc' + interval '14 hours'").await;
+    assert_eq!(launch(&rig, &tenant, campaign).await, "materialized");
     let batches: Vec<(String, Option<String>, i32)> = sqlx::query_as(
         "select state, variant, round(extract(epoch from announce_after - now()) / 3600)::int from batches order by id",
     )
@@ -184,12 +173,8 @@ async fn a_campaign_cancelled_before_its_launch_is_handled_mails_nobody_and_is_c
     let people = rig.people(&tenant, 3).await;
     let list = rig.audience(&tenant, "list", &people).await;
     let campaign = rig.campaign(&tenant, list).await;
-    let request = rig.launch_request(&tenant, campaign).await;
-    sqlx::query("update campaigns set status = 'cancelled'").execute(&rig.pool).await.unwrap();
-    start(&rig, &[]).await;
-    rig.ring(std::slice::from_ref(&request), "1").await;
-    until("handled", async || request_is(&rig, request.request_id, "handled").await).await;
-    assert_eq!(outcome(&rig, request.request_id).await, "not_launched");
+    run(&rig, "update campaigns set status = 'cancelled'").await;
+    assert_eq!(launch(&rig, &tenant, campaign).await, "not_launched");
     until("completed", async || {
         rig.number("select count(*) from campaigns where completed_at is not null and (counts ->> 'sent')::int = 0")
             .await
@@ -205,9 +190,7 @@ async fn a_campaign_without_an_audience_is_sent_with_zero_counts() {
     let tenant = rig.tenant().await;
     let list = rig.audience(&tenant, "list", &[]).await;
     let campaign = rig.campaign(&tenant, list).await;
-    let request = rig.launch_request(&tenant, campaign).await;
-    start(&rig, &[]).await;
-    rig.ring(std::slice::from_ref(&request), "1").await;
+    assert_eq!(launch(&rig, &tenant, campaign).await, "audience_empty");
     until("sent", async || {
         rig.number(
             "select count(*) from campaigns where status = 'sent' and completed_at is not null and counts is not null",
@@ -216,7 +199,6 @@ async fn a_campaign_without_an_audience_is_sent_with_zero_counts() {
             == 1
     })
     .await;
-    assert_eq!(outcome(&rig, request.request_id).await, "audience_empty");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -278,11 +260,8 @@ async fn a_scheduled_launch_that_was_rejected_starts_when_it_is_requeued() {
     let list = rig.audience(&tenant, "list", &people).await;
     let campaign = rig.campaign(&tenant, list).await;
     rig.launch_request(&tenant, campaign).await;
-    sqlx::query("update campaigns set status = 'scheduled', scheduled_for = now()").execute(&rig.pool).await.unwrap();
-    sqlx::query("update requests set state = 'rejected', outcome = 'ledger', announce_after = null")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run(&rig, "update campaigns set status = 'scheduled', scheduled_for = now()").await;
+    run(&rig, "update requests set state = 'rejected', outcome = 'ledger', announce_after = null").await;
     start(&rig, &[]).await;
     let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Campaign(campaign) };
     assert_eq!(requeue(&rig.pool, &scope, false).await.unwrap().requests, 1);
@@ -301,7 +280,7 @@ async fn many_launches_of_one_tenant_keep_no_other_waiting() {
         requests.push(rig.launch_request(tenant, campaign).await.request_id);
     }
     // All are due, the other tenant's last.
-    sqlx::query("update requests set announce_after = now()").execute(&rig.pool).await.unwrap();
+    run(&rig, "update requests set announce_after = now()").await;
     start(&rig, &["--audience-launches", "1"]).await;
     until("all are handled", async || rig.number("select count(*) from requests where state = 'handled'").await == 21)
         .await;
@@ -346,12 +325,9 @@ async fn a_launch_of_a_campaign_that_names_no_audience_is_rejected_with_its_reas
     let tenant = rig.tenant().await;
     let list = rig.audience(&tenant, "list", &[]).await;
     let campaign = rig.campaign(&tenant, list).await;
-    sqlx::query("update campaigns set audience_mode = 'segment'").execute(&rig.pool).await.unwrap();
-    let request = rig.launch_request(&tenant, campaign).await;
-    start(&rig, &[]).await;
-    rig.ring(std::slice::from_ref(&request), "1").await;
-    until("rejected", async || request_is(&rig, request.request_id, "rejected").await).await;
-    assert_eq!(outcome(&rig, request.request_id).await, "audience_unknown");
+    run(&rig, "update campaigns set audience_mode = 'segment'").await;
+    assert_eq!(launch(&rig, &tenant, campaign).await, "audience_unknown");
+    assert_eq!(rig.number("select count(*) from requests where state = 'rejected'").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

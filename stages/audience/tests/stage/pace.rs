@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{run, start};
 
 /// A campaign to so many people at so many a minute, launched.
 async fn paced(rig: &Rig, people: usize, per_minute: i32) -> Uuid {
@@ -82,7 +82,7 @@ async fn a_minute_that_is_used_up_is_waited_for() {
     .await
     .unwrap();
     let before = rig.number("select count(*) from batches where state <> 'waiting'").await;
-    sqlx::query("update campaigns set paused = false").execute(&rig.pool).await.unwrap();
+    run(&rig, "update campaigns set paused = false").await;
     // Another tenant's campaign shows that hands are being dispatched meanwhile.
     paced(&rig, 1, 60).await;
     until("the other one is dispatched", async || {
@@ -94,7 +94,7 @@ async fn a_minute_that_is_used_up_is_waited_for() {
         before,
         "a hundred more would be more than a minute's mail"
     );
-    sqlx::query("update batches set quiet_at = now() - interval '61 seconds'").execute(&rig.pool).await.unwrap();
+    run(&rig, "update batches set quiet_at = now() - interval '61 seconds'").await;
     until("it goes on", async || {
         rig.number("select count(*) from batches where state <> 'waiting' and size = 100").await > before
     })
@@ -139,7 +139,7 @@ async fn a_clock_that_was_set_back_holds_no_paced_campaign() {
         "update campaign_paces set next_at = now() + interval '1 hour'",
         "update batches set quiet_at = now() + interval '1 hour', dispatched_sends = 60 where state = 'done'",
     ] {
-        sqlx::query(ahead).execute(&rig.pool).await.unwrap();
+        run(&rig, ahead).await;
     }
     until("the other is dispatched", async || rig.number(begun).await == 2).await;
 }

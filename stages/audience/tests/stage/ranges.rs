@@ -6,7 +6,7 @@ use schemas::{LaunchId, RequestAnnounced};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{materialized, start};
+use crate::{materialized, run, start};
 
 /// A launch with the digest of a pinned audience of so many contacts.
 async fn pinned_launch(rig: &Rig, tenant: &Tenant, contacts: usize) -> (Uuid, RequestAnnounced, Vec<Person>) {
@@ -20,7 +20,7 @@ async fn pinned_launch(rig: &Rig, tenant: &Tenant, contacts: usize) -> (Uuid, Re
 /// As a process left it that died after the first range: twenty contacts have a send.
 async fn after_one_range(rig: &Rig, tenant: &Tenant, campaign: Uuid, people: &[Person]) -> LaunchId {
     let launch = LaunchId::fresh();
-    sqlx::query("delete from launch_audiences where part < 1").execute(&rig.pool).await.unwrap();
+    run(rig, "delete from launch_audiences where part < 1").await;
     sqlx::query(
         "with begun as (
              update campaigns set launch_prefix = $2, month = $3, launched_at = now() - interval '1 minute' where id = $1
@@ -114,7 +114,7 @@ async fn a_campaign_that_is_cancelled_between_two_ranges_gets_no_further_one() {
     let tenant = rig.tenant().await;
     let (campaign, request, people) = pinned_launch(&rig, &tenant, 30).await;
     after_one_range(&rig, &tenant, campaign, &people).await;
-    sqlx::query("update campaigns set status = 'cancelled'").execute(&rig.pool).await.unwrap();
+    run(&rig, "update campaigns set status = 'cancelled'").await;
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;
     until("the campaign is complete", async || {
@@ -169,7 +169,7 @@ async fn who_is_archived_while_ranges_are_written_has_a_send_and_who_was_before_
     let list = rig.audience(&tenant, "list", &people).await;
     let campaign = rig.campaign(&tenant, list).await;
     let request = rig.launch_request_of(&tenant, campaign, &people, 20).await;
-    sqlx::query("update requests set payload = payload - 'digest'").execute(&rig.pool).await.unwrap();
+    run(&rig, "update requests set payload = payload - 'digest'").await;
     after_one_range(&rig, &tenant, campaign, &people).await;
     for (person, archived) in [(&people[28], "2 minutes"), (&people[29], "10 seconds")] {
         sqlx::query("update contacts set status = 'archived', updated_at = now() - $2::interval where id = $1")

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgPool, Row};
 use stage_rig::{Rig, Tenant, rows_in_vain, scans, settings, until};
 use uuid::Uuid;
 
-use crate::blocks_read;
+use crate::{blocks_read, run, run_for};
 
 fn sweep(rig: &Rig, arguments: &[&str]) -> Retention {
     Retention { pool: rig.pool.clone(), settings: settings::<RetentionSettings>(arguments) }
@@ -132,10 +132,7 @@ async fn what_is_older_than_its_setting_goes_and_the_rest_stays() {
     // By default: requests and bodies 30 days, the ledger 400, reports of imports 90, the audit log 730.
     assert_eq!(counts(&rig).await, [30, 90, 120, 60, 90, 30]);
     // A request that is not handled is work.
-    sqlx::query("update requests set received_at = now() - interval '2 years', announce_after = now()")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run(&rig, "update requests set received_at = now() - interval '2 years', announce_after = now()").await;
     sweep_all(&rig, &[]).await;
     assert_eq!(rig.number("select count(*) from requests").await, 30);
 }
@@ -191,11 +188,7 @@ async fn members_of_a_removed_list_are_deleted() {
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 3).await;
     let (kept, removed) = (rig.audience(&tenant, "list", &people).await, rig.audience(&tenant, "list", &people).await);
-    sqlx::query("update audiences set deleted_at = now() - interval '2 days' where id = $1")
-        .bind(removed)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(&rig, "update audiences set deleted_at = now() - interval '2 days' where id = $1", removed).await;
     sweep_all(&rig, &[]).await;
     let audiences: Vec<Uuid> =
         sqlx::query_scalar("select audience_id from audience_members").fetch_all(&rig.pool).await.unwrap();
@@ -223,14 +216,17 @@ async fn members_of_lists_that_stay_are_not_read_at_each_run() {
     assert_eq!(rig.number("select count(*) from audience_members").await, 5_000);
 }
 
+/// How the rule of this table finds what is older than this.
+async fn plan_of(rig: &Rig, table: &str, age: &str) -> Value {
+    let rule = RULES.iter().find(|rule| rule.table == table).unwrap();
+    let statement = rule.statement().replace("$1", &format!("(now() - interval '{age}')")).replace("$2", "2000");
+    let explain = AssertSqlSafe(format!("explain (analyze, buffers, format json) {statement}"));
+    sqlx::query_scalar(explain).fetch_one(&rig.pool).await.unwrap()
+}
+
 /// The rule of this table looks at few rows in vain.
 async fn assert_reads_few(rig: &Rig, table: &str) {
-    let rule = RULES.iter().find(|rule| rule.table == table).unwrap();
-    let statement = rule.statement().replace("$1", "(now() - interval '1 day')").replace("$2", "2000");
-    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json) {statement}")))
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
+    let plan = plan_of(rig, table, "1 day").await;
     let in_vain = rows_in_vain(&plan);
     assert!(in_vain < 1_000.0, "{table}: {in_vain} rows were looked at in vain: {plan:#}");
 }
@@ -287,8 +283,7 @@ async fn scheduled_mail_is_kept_from_when_it_was_due() {
     };
     assert_eq!(counted().await, [1, 1]);
     for column in ["requests set handled_at", "messages set due_at"] {
-        let old = AssertSqlSafe(format!("update {column} = now() - interval '31 days'"));
-        sqlx::query(old).execute(&rig.pool).await.unwrap();
+        run(&rig, &format!("update {column} = now() - interval '31 days'")).await;
     }
     assert_eq!(counted().await, [0, 0]);
 }
@@ -318,7 +313,7 @@ async fn open_mail_keeps_its_request_and_its_body_however_old_they_are() {
     };
     assert_eq!(left().await, [1, 1], "the other tenant's goes");
     let done = "update batches set state = 'done', queued = 0, sent = 1, done_at = now()";
-    sqlx::query(done).execute(&rig.pool).await.unwrap();
+    run(&rig, done).await;
     assert_eq!(left().await, [0, 0]);
 }
 
@@ -416,8 +411,7 @@ async fn what_is_used_up_is_kept_for_its_time_and_not_longer() {
     }
     // What is not handled is work, however old.
     for table in ["inbound_events", "inbound_mails"] {
-        let wait = format!("update {table} set due_at = now() where received_at < now() - interval '99 days'");
-        sqlx::query(AssertSqlSafe(wait)).execute(&rig.pool).await.unwrap();
+        run(&rig, &format!("update {table} set due_at = now() where received_at < now() - interval '99 days'")).await;
     }
     sweep_all(&rig, &[]).await;
     let mut left = Vec::new();
@@ -715,10 +709,7 @@ async fn of_old_enrollments_it_is_kept_when_the_last_one_was() {
     assert_eq!(rig.number("select count(*) from enrollment_steps").await, 0);
     let past = "select count(*) from past_enrollments where last_at < now() - interval '499 days'";
     assert_eq!(rig.number(past).await, 3, "nothing enters an archived sequence again");
-    sqlx::query("update sequences set status = 'archived', archived_at = now() - interval '2 days'")
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run(&rig, "update sequences set status = 'archived', archived_at = now() - interval '2 days'").await;
     sweep_all(&rig, &[]).await;
     assert_eq!(rig.number("select count(*) from past_enrollments").await, 0);
 }
@@ -728,12 +719,7 @@ async fn old_enrollments_that_have_their_steps_are_not_read_at_each_run() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     old_enrollments(&rig, &tenant, "active", 5_000).await;
-    let rule = RULES.iter().find(|rule| rule.table == "enrollments").unwrap();
-    let statement = rule.statement().replace("$1", "(now() - interval '400 days')").replace("$2", "2000");
-    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json) {statement}")))
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
+    let plan = plan_of(&rig, "enrollments", "400 days").await;
     let (in_vain, steps) = (rows_in_vain(&plan), scans(&plan, "enrollment_steps"));
     assert!(in_vain < 2_000.0, "{in_vain} rows were looked at in vain: {plan:#}");
     assert!(steps <= 1_000, "the steps of {steps} enrollments were looked for: {plan:#}");
@@ -799,14 +785,7 @@ async fn who_is_kept_for_a_trigger_is_not_read_at_each_run() {
     ] {
         sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
     }
-    let rule = RULES.iter().find(|rule| rule.table == "segments_passed").unwrap();
-    let statement = rule.statement().replace("$1", "(now() - interval '1 day')").replace("$2", "2000");
-    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json) {statement}")))
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
-    let in_vain = rows_in_vain(&plan);
-    assert!(in_vain < 1_000.0, "{in_vain} rows were looked at in vain: {plan:#}");
+    assert_reads_few(&rig, "segments_passed").await;
     assert_eq!(rig.number("select count(*) from segments_passed").await, 5_000);
 }
 
@@ -888,12 +867,7 @@ async fn rows_in_pages_that_are_used_again_are_not_read_at_each_run() {
         sweep_all(&rig, &[]).await;
         sqlx::raw_sql("vacuum analyze provider_messages").execute(&owner).await.unwrap();
     }
-    let rule = RULES.iter().find(|rule| rule.table == "provider_messages").unwrap();
-    let statement = rule.statement().replace("$1", "(now() - interval '90 days')").replace("$2", "2000");
-    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, buffers, format json) {statement}")))
-        .fetch_one(&rig.pool)
-        .await
-        .unwrap();
+    let plan = plan_of(&rig, "provider_messages", "90 days").await;
     let blocks = blocks_read(&plan);
     assert!(blocks < 50, "{blocks} blocks were read: {plan:#}");
     assert_eq!(rig.number("select count(*) from provider_messages").await, 10_000);

@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{materialized, start};
+use crate::{materialized, run, run_for, start};
 
 async fn segment(rig: &Rig, tenant: &Tenant, rule: &Value) -> Uuid {
     let id = new_id();
@@ -84,11 +84,7 @@ async fn a_launch_mails_the_segment_as_it_is_when_the_audience_is_written_down()
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 6).await;
     employ(&rig, &people[..4]).await;
-    sqlx::query("update contacts set status = 'archived' where id = $1")
-        .bind(people[1].id)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(&rig, "update contacts set status = 'archived' where id = $1", people[1].id).await;
     rig.suppress(&tenant, &people[2], "complaint", "all").await;
     let (campaign, _) = campaign(&rig, &tenant).await;
     let request = rig.launch_request(&tenant, campaign).await;
@@ -127,7 +123,7 @@ async fn a_launch_to_a_segment_that_is_gone_is_rejected_with_its_reason() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let (campaign, _) = campaign(&rig, &tenant).await;
-    sqlx::query("update segments set deleted_at = now()").execute(&rig.pool).await.unwrap();
+    run(&rig, "update segments set deleted_at = now()").await;
     let request = rig.launch_request(&tenant, campaign).await;
     start(&rig, &[]).await;
     rig.ring(std::slice::from_ref(&request), "1").await;

@@ -2,12 +2,12 @@
 
 use ledger::end_stopped::EndStopped;
 use runner::Sweep;
-use schemas::{LaunchId, month_of};
+use schemas::{Classification, LaunchId, month_of};
 use serde_json::Value;
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
-use crate::{blocks_read, start};
+use crate::{blocks_read, run, start};
 
 /// A launched campaign to so many people, dispatched as far as the backlog goes.
 async fn running(rig: &Rig, people: usize) -> Uuid {
@@ -25,10 +25,6 @@ async fn running(rig: &Rig, people: usize) -> Uuid {
     campaign
 }
 
-async fn set(rig: &Rig, statement: &'static str) {
-    sqlx::query(statement).execute(&rig.pool).await.unwrap();
-}
-
 async fn pause_reason(rig: &Rig) -> Option<String> {
     sqlx::query_scalar("select pause_reason from campaigns where paused")
         .fetch_optional(&rig.pool)
@@ -42,9 +38,9 @@ async fn what_a_closed_window_leaves_is_skipped_and_counted() {
     let rig = Rig::new().await;
     running(&rig, 1_200).await;
     // One of those dispatched is in a worker's hands.
-    set(&rig, "update sends set state = 'fenced' where id = (select id from batches where state = 'announced')").await;
-    set(&rig, "update batches set queued = queued - 1, fenced = 1 where state = 'announced'").await;
-    set(&rig, "update campaigns set not_after = now(), closes_at = now()").await;
+    run(&rig, "update sends set state = 'fenced' where id = (select id from batches where state = 'announced')").await;
+    run(&rig, "update batches set queued = queued - 1, fenced = 1 where state = 'announced'").await;
+    run(&rig, "update campaigns set not_after = now(), closes_at = now()").await;
     until("all that nobody holds is skipped", async || {
         rig.number("select coalesce(sum(skipped), 0) from batches").await == 1_199
     })
@@ -59,8 +55,8 @@ async fn what_a_closed_window_leaves_is_skipped_and_counted() {
         1_199
     );
     rig.assert_books().await;
-    set(&rig, "update sends set state = 'sent' where state = 'fenced'").await;
-    set(&rig, "update batches set fenced = 0, sent = 1, state = 'done', done_at = now() where fenced = 1").await;
+    run(&rig, "update sends set state = 'sent' where state = 'fenced'").await;
+    run(&rig, "update batches set fenced = 0, sent = 1, state = 'done', done_at = now() where fenced = 1").await;
     until("sent", async || rig.number("select count(*) from campaigns where status = 'sent'").await == 1).await;
 }
 
@@ -110,7 +106,7 @@ async fn a_cancelled_campaign_of_many_small_batches_ends_soon() {
 async fn a_campaign_to_be_held_is_paused_when_its_window_closes() {
     let rig = Rig::new().await;
     running(&rig, 1_200).await;
-    set(&rig, "update campaigns set on_miss = 'hold', not_after = now(), closes_at = now()").await;
+    run(&rig, "update campaigns set on_miss = 'hold', not_after = now(), closes_at = now()").await;
     until("paused", async || pause_reason(&rig).await.as_deref() == Some("window_missed")).await;
     assert_eq!(rig.number("select coalesce(sum(skipped), 0) from batches").await, 0);
     assert_eq!(
@@ -121,8 +117,8 @@ async fn a_campaign_to_be_held_is_paused_when_its_window_closes() {
         1
     );
     // Who resumes it waives the window: the rest is sent late.
-    set(&rig, "update batches set state = 'done', sent = queued, queued = 0 where state = 'announced'").await;
-    set(&rig, "update campaigns set paused = false, pause_reason = null, closes_at = null").await;
+    run(&rig, "update batches set state = 'done', sent = queued, queued = 0 where state = 'announced'").await;
+    run(&rig, "update campaigns set paused = false, pause_reason = null, closes_at = null").await;
     until("the next batch is dispatched", async || {
         rig.number("select count(*) from batches where state = 'announced'").await == 1
     })
@@ -135,8 +131,8 @@ async fn a_campaign_that_bounces_too_often_is_paused_once() {
     running(&rig, 1_200).await;
     let bounce = "update batches set queued = queued - 3, failed = failed + 3, bounced = bounced + 3
                   where id = (select id from batches where state = 'announced' or queued < size order by id limit 1)";
-    set(&rig, bounce).await;
-    set(&rig, bounce).await;
+    run(&rig, bounce).await;
+    run(&rig, bounce).await;
     until("paused", async || pause_reason(&rig).await.as_deref() == Some("tripwire_bounces")).await;
     let audited: (i64, i64) = sqlx::query_as(
         "select (detail ->> 'bounced')::bigint, (detail ->> 'decided')::bigint from audit_log where action = 'campaign.paused'",
@@ -146,8 +142,8 @@ async fn a_campaign_that_bounces_too_often_is_paused_once() {
     .unwrap();
     assert_eq!(audited, (6, 6));
     // Resumed, it is not stopped for this again.
-    set(&rig, "update campaigns set paused = false, pause_reason = null, tripwire = 'disarmed'").await;
-    set(&rig, "update batches set state = 'done', failed = failed + queued, queued = 0 where state = 'announced' or queued < size").await;
+    run(&rig, "update campaigns set paused = false, pause_reason = null, tripwire = 'disarmed'").await;
+    run(&rig, "update batches set state = 'done', failed = failed + queued, queued = 0 where state = 'announced' or queued < size").await;
     until("it goes on", async || rig.number("select count(*) from batches where state = 'announced'").await >= 1).await;
     assert_eq!(pause_reason(&rig).await, None);
 }
@@ -156,9 +152,30 @@ async fn a_campaign_that_bounces_too_often_is_paused_once() {
 async fn complaints_trip_it_too() {
     let rig = Rig::new().await;
     running(&rig, 600).await;
-    set(&rig, "update batches set complained = 4, queued = queued - 4, sent = 4 where state = 'announced'").await;
+    run(&rig, "update batches set complained = 4, queued = queued - 4, sent = 4 where state = 'announced'").await;
     until("paused", async || pause_reason(&rig).await.as_deref() == Some("tripwire_complaints")).await;
     assert_eq!(rig.number("select count(*) from campaigns where tripwire = 'tripped'").await, 1);
+}
+
+#[tokio::test]
+async fn only_the_first_bounce_of_a_batch_writes_to_an_index() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    let people = rig.people(&tenant, 3).await;
+    rig.batch(&tenant, campaign, Classification::Marketing, &people).await;
+    let mut tx = rig.pool.begin().await.unwrap();
+    let bounce = "update batches set queued = queued - 1, failed = failed + 1, bounced = bounced + 1";
+    for hot in [0_i64, 1, 2] {
+        sqlx::query(bounce).execute(&mut *tx).await.unwrap();
+        let updated = "select pg_stat_get_xact_tuples_hot_updated('batches'::regclass)";
+        let updated: i64 = sqlx::query_scalar(updated).fetch_one(&mut *tx).await.unwrap();
+        assert_eq!(updated, hot, "updates that are HOT");
+    }
+    let found = "select count(*) from batches where has_bounced and bounced = 3";
+    let found: i64 = sqlx::query_scalar(found).fetch_one(&mut *tx).await.unwrap();
+    assert_eq!(found, 1);
 }
 
 #[tokio::test]

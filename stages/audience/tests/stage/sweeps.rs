@@ -10,18 +10,14 @@ use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::str
 use stage_rig::{Rig, Tenant, rows_in_vain, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{run, run_for, start};
 
 async fn launched(rig: &Rig, tenant: &Tenant, people: usize) -> Uuid {
     let people = rig.people(tenant, people).await;
     let list = rig.audience(tenant, "list", &people).await;
     let campaign = rig.campaign(tenant, list).await;
     // Nothing is sent here: the first thousand would be all that is dispatched.
-    sqlx::query("update campaigns set tripwire = 'disarmed' where id = $1")
-        .bind(campaign)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(rig, "update campaigns set tripwire = 'disarmed' where id = $1", campaign).await;
     let request = rig.launch_request(tenant, campaign).await;
     rig.ring(&[request], "1").await;
     campaign
@@ -75,11 +71,7 @@ async fn an_open_batch_is_announced_again_with_growing_pauses() {
     let people = rig.people(&tenant, 1).await;
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
     running(&rig, campaign, batch, false).await;
-    sqlx::query("update batches set announcement = 9, announce_after = now() where id = $1")
-        .bind(batch)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(&rig, "update batches set announcement = 9, announce_after = now() where id = $1", batch).await;
     start(&rig, &[]).await;
     until("announced", async || state_of(&rig, batch).await.1 == 10).await;
     assert_eq!(
@@ -127,6 +119,21 @@ async fn what_is_announced_at_its_time_was_not_lost() {
 }
 
 #[tokio::test]
+async fn an_unreadable_launch_stops_no_announcement_of_a_held_ledger() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let list = rig.audience(&tenant, "list", &[]).await;
+    rig.campaign(&tenant, list).await;
+    let unreadable = serde_json::json!({"campaign_id": "none"});
+    rig.request(&tenant, RequestKind::CampaignLaunch, new_batch_id(), unreadable, Utc::now()).await;
+    rig.transactional_request(&tenant, "ann@example.org", |_| {}).await;
+    run(&rig, "update requests set announce_after = now()").await;
+    run(&rig, "update ledger set held_at = now()").await;
+    AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default()).sweep().await.unwrap();
+    assert_eq!(rig.number("select count(*) from requests where announcements = 1").await, 2);
+}
+
+#[tokio::test]
 async fn a_launch_that_has_not_begun_is_not_announced_while_the_ledger_is_held() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
@@ -136,9 +143,8 @@ async fn a_launch_that_has_not_begun_is_not_announced_while_the_ledger_is_held()
     rig.launch_request(&tenant, campaign).await;
     let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default());
     for (held_at, announced) in [("now()", 0), ("null", 1)] {
-        let hold = format!("update ledger set held_at = {held_at}");
-        sqlx::query(sqlx::AssertSqlSafe(hold)).execute(&rig.pool).await.unwrap();
-        sqlx::query("update requests set announce_after = now()").execute(&rig.pool).await.unwrap();
+        run(&rig, &format!("update ledger set held_at = {held_at}")).await;
+        run(&rig, "update requests set announce_after = now()").await;
         sweep.sweep().await.unwrap();
         assert_eq!(rig.number("select count(*) from requests where announcements > 0").await, announced, "{held_at}");
     }
@@ -220,7 +226,7 @@ async fn a_transactional_batch_that_comes_back_is_as_old_as_its_return() {
     let rig = Rig::new().await;
     let batch = deferred(&rig, TimeDelta::seconds(-1), "resting").await;
     let rested = "update batches set lane = 'priority', created_at = now() - interval '2 hours', quiet_at = now() - interval '1 hour'";
-    sqlx::query(rested).execute(&rig.pool).await.unwrap();
+    run(&rig, rested).await;
     start(&rig, &[]).await;
     until("announced", async || state_of(&rig, batch).await.0 == "announced").await;
     let old = "select count(*) from platform_batches() where lane = 'priority' and oldest > 60";
@@ -232,7 +238,7 @@ async fn a_batch_that_is_set_aside_for_a_day_is_not_the_oldest() {
     let rig = Rig::new().await;
     deferred(&rig, TimeDelta::seconds(-1), "announced").await;
     let made = "update batches set lane = 'priority', created_at = now() - interval '2 hours'";
-    sqlx::query(made).execute(&rig.pool).await.unwrap();
+    run(&rig, made).await;
     let old = "select count(*) from platform_batches() where lane = 'priority' and oldest > 60";
     assert_eq!(rig.number(old).await, 1);
     let (tenant, batch): (Uuid, Uuid) =
@@ -242,7 +248,7 @@ async fn a_batch_that_is_set_aside_for_a_day_is_not_the_oldest() {
     assert_eq!(rig.number(old).await, 0);
     // Nor on its way back.
     let soon = "update batches set announce_after = now() + interval '30 minutes'";
-    sqlx::query(soon).execute(&rig.pool).await.unwrap();
+    run(&rig, soon).await;
     assert_eq!(rig.number(old).await, 0);
 }
 
@@ -349,11 +355,7 @@ async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts
         .execute(&deps.pool)
         .await
         .unwrap();
-    sqlx::query("update campaigns set status = 'cancelled' where id = $1")
-        .bind(campaign)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
+    run_for(&rig, "update campaigns set status = 'cancelled' where id = $1", campaign).await;
     until("all that is not in a worker's hands is cancelled", async || {
         rig.number("select coalesce(sum(cancelled), 0) from batches").await == 1_298
     })
@@ -365,8 +367,8 @@ async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts
         "one is still fenced"
     );
     // The worker gives it back.
-    sqlx::query("update sends set state = 'queued' where state = 'fenced'").execute(&rig.pool).await.unwrap();
-    sqlx::query("update batches set fenced = 0, queued = 1 where fenced = 1").execute(&rig.pool).await.unwrap();
+    run(&rig, "update sends set state = 'queued' where state = 'fenced'").await;
+    run(&rig, "update batches set fenced = 0, queued = 1 where fenced = 1").await;
     until("completed", async || {
         rig.number("select count(*) from campaigns where completed_at is not null and status = 'cancelled'").await == 1
     })
@@ -395,10 +397,10 @@ async fn a_campaign_is_sent_when_nothing_of_it_is_open() {
     until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
     let finish = "update batches set state = 'done', announce_after = null, done_at = now(), sent = queued, queued = 0
                   where id = (select min(id::text)::uuid from batches where state = 'announced')";
-    sqlx::query("update sends set state = 'sent'").execute(&rig.pool).await.unwrap();
-    sqlx::query(finish).execute(&rig.pool).await.unwrap();
+    run(&rig, "update sends set state = 'sent'").await;
+    run(&rig, finish).await;
     assert_eq!(rig.number("select count(*) from campaigns where status = 'sending'").await, 1);
-    sqlx::query(finish).execute(&rig.pool).await.unwrap();
+    run(&rig, finish).await;
     until("sent", async || {
         rig.number("select count(*) from campaigns where status = 'sent' and (counts ->> 'sent')::int = 700").await == 1
     })
@@ -411,11 +413,7 @@ async fn a_quota_that_is_nearly_used_up_is_told_once_in_each_period() {
     let rig = Rig::new().await;
     let (near, far) = (rig.tenant().await, rig.tenant().await);
     for (tenant, used) in [(&near, 80_i64), (&far, 79)] {
-        sqlx::query("insert into send_limits (tenant_id, monthly, daily) values ($1, 1000, 100)")
-            .bind(tenant.id)
-            .execute(&rig.pool)
-            .await
-            .unwrap();
+        run_for(&rig, "insert into send_limits (tenant_id, monthly, daily) values ($1, 1000, 100)", tenant.id).await;
         sqlx::query("insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, -1, $2)")
             .bind(tenant.id)
             .bind(used)
@@ -433,7 +431,7 @@ async fn a_quota_that_is_nearly_used_up_is_told_once_in_each_period() {
             .await
             .unwrap();
     assert_eq!((tenant, data), (near.id, serde_json::json!({"period": "day", "limit": 100, "used": 80})));
-    sqlx::query("update send_usage set used = 900").execute(&rig.pool).await.unwrap();
+    run(&rig, "update send_usage set used = 900").await;
     assert_eq!(sweep.sweep().await.unwrap(), 3, "both tenants by the month, the second by its day");
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 use stage_rig::{Rig, until};
 use uuid::Uuid;
 
-use crate::start;
+use crate::{run, start};
 
 async fn all_handled(rig: &Rig, count: i64) {
     until("all requests are handled and every ring is taken", async || {
@@ -91,7 +91,7 @@ async fn a_request_fills_what_is_empty_in_a_contact_and_replaces_nothing() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 1).await;
-    sqlx::query("update contacts set first_name = 'Ann'").execute(&rig.pool).await.unwrap();
+    run(&rig, "update contacts set first_name = 'Ann'").await;
     let request = rig
         .transactional_request(&tenant, &people[0].address.to_uppercase(), |payload| {
             payload.contact.first_name = Some("Bob".to_owned());
@@ -115,7 +115,7 @@ async fn a_request_fills_what_is_empty_in_a_contact_and_replaces_nothing() {
 async fn somebody_new_has_not_agreed_to_marketing() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
-    sqlx::query("update contents set kind = 'transactional'").execute(&rig.pool).await.unwrap();
+    run(&rig, "update contents set kind = 'transactional'").await;
     let request = rig
         .transactional_request(&tenant, "new@example.org", |payload| payload.contact.title = Some("Dr".into()))
         .await;
@@ -417,7 +417,7 @@ async fn much_mail_of_one_tenant_that_is_due_at_once_waits_in_no_prompt_queue() 
         rig.transactional_request(&large, &format!("p{at}@example.org"), |_| {}).await;
     }
     let prompt = rig.transactional_request(&small, "ann@example.org", |_| {}).await;
-    sqlx::query("update requests set announce_after = now()").execute(&rig.pool).await.unwrap();
+    run(&rig, "update requests set announce_after = now()").await;
     let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default());
     assert_eq!(sweep.sweep().await.unwrap(), 52);
     let accepted = rig.bus.jetstream().get_stream(rig.bus.prefixed(stream::ACCEPTED)).await.unwrap();

@@ -9,7 +9,7 @@ use sqlx::Row;
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{materialized, start};
+use crate::{materialized, run, start};
 
 /// A campaign with a test, launched: variants A, B … with these weights, each with a content of its own.
 async fn tested(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, weights: &[i32]) -> Uuid {
@@ -171,7 +171,7 @@ async fn decided(rig: &Rig) {
     })
     .await;
     assert_eq!(decision(rig).await, (None, None), "not before its time");
-    sqlx::query("update campaigns set tested_at = now() - interval '1 hour'").execute(&rig.pool).await.unwrap();
+    run(rig, "update campaigns set tested_at = now() - interval '1 hour'").await;
     until("decided", async || rig.number("select count(*) from campaigns where decided_at is not null").await == 1)
         .await;
 }
@@ -231,7 +231,7 @@ async fn a_test_is_not_out_while_mail_of_it_is_put_off(#[case] put_off: &'static
     sqlx::query(put_off).bind(waits).execute(&rig.pool).await.unwrap();
     let rest = "update batches set state = 'done', announce_after = null, done_at = now(), sent = size, queued = 0
                 where state = 'announced'";
-    sqlx::query(rest).execute(&rig.pool).await.unwrap();
+    run(&rig, rest).await;
     // Both are looked at in one statement.
     until("the other test is out", async || {
         rig.number("select count(*) from campaigns where tested_at is not null").await > 0
@@ -275,7 +275,7 @@ async fn a_test_that_nobody_is_in_is_decided_at_once() {
     let skipped =
         "update batches set state = 'done', announce_after = null, done_at = now(), skipped = size, queued = 0
                    where variant is not null and state <> 'held'";
-    sqlx::query(skipped).execute(&rig.pool).await.unwrap();
+    run(&rig, skipped).await;
     until("decided", async || rig.number("select count(*) from campaigns where decided_at is not null").await == 1)
         .await;
     assert_eq!(decision(&rig).await, (Some("A".into()), Some("too_little_data".into())));
@@ -290,7 +290,7 @@ async fn a_cancelled_test_cancels_the_remainder_too() {
     tested(&rig, &tenant, &people, 10, &[1, 1]).await;
     start(&rig, &[]).await;
     materialized(&rig).await;
-    sqlx::query("update campaigns set status = 'cancelled'").execute(&rig.pool).await.unwrap();
+    run(&rig, "update campaigns set status = 'cancelled'").await;
     until("completed", async || rig.number("select count(*) from campaigns where completed_at is not null").await == 1)
         .await;
     assert_eq!(rig.number("select sum(cancelled) from batches").await, 700);

@@ -90,7 +90,7 @@ with recursive direct as (
         offset 0
     ) c
     -- As `tripwire::decide`: a campaign above its limits gets nothing more, even before the tripwire sweep pauses it. Where batches
-    -- beyond those read here may have results, only the sweep decides: it sums all of them, and what it does not pause must not stand still.
+    -- beyond those read here may have results, only the sweep decides: it reads these, too, and what it does not pause must not stand still.
     where not (c.tripwire = 'armed' and c.is_whole
                and (c.complained * 100 > c.complaint_percent * greatest(c.decided, 1000)
                     or c.bounced * 100 > c.bounce_percent * greatest(c.decided, 100)))

@@ -68,11 +68,6 @@ impl AnnouncedRequest {
         (self.tenant_id, work)
     }
 
-    /// Whether it belongs in the prompt queue, if it becomes so many sends.
-    fn is_prompt(&self, sends: usize) -> bool {
-        !self.is_bulk && sends <= PROMPT_BATCH_MAX
-    }
-
     /// The message that announces it, and with it all requests of the same work, which become so many sends together.
     fn publication(&self, sends: usize, is_bulk: bool) -> Result<Publication, StageError> {
         let Self { tenant_id, request_id, product, environment, kind, announcements, .. } = self;
@@ -123,7 +118,7 @@ pub(super) async fn requests(pool: &PgPool, bus: &Bus, announced: &[AnnouncedReq
     let mut prompt: BTreeMap<Uuid, usize> = BTreeMap::new();
     let publication = |(work, (first, sends)): (&trace::TracedWork, &(&AnnouncedRequest, usize))| {
         let is_mail = first.kind == RequestKind::Transactional;
-        let mut bulk = is_mail && !first.is_prompt(*sends);
+        let mut bulk = is_mail && (first.is_bulk || *sends > PROMPT_BATCH_MAX);
         if is_mail && !bulk {
             let taken = prompt.entry(first.tenant_id).or_default();
             *taken += sends;

@@ -34,7 +34,8 @@ impl AnnounceRequests {
     }
 
     async fn announce(&self) -> Result<Vec<AnnouncedRequest>, StageError> {
-        // 30 s, doubling to ten minutes. A kind that this version does not know is left to the newer one that accepted it.
+        // A kind that this version does not know is left to the newer one that accepted it. As text: a payload that names no campaign is
+        // for the stage to reject, and fails no other request here.
         let announced = sqlx::query_as!(
             AnnouncedRequest,
             r#"with due as (
@@ -46,7 +47,7 @@ impl AnnounceRequests {
                              and not (exists (select from ledger where held_at is not null)
                                       and exists (select from campaigns c
                                                   where c.tenant_id = requests.tenant_id
-                                                    and c.id = (requests.payload ->> 'campaign_id')::uuid
+                                                    and c.id::text = requests.payload ->> 'campaign_id'
                                                     and c.launch_prefix is null)))
                    order by announce_after
                    limit $1
@@ -54,7 +55,7 @@ impl AnnounceRequests {
                )
                update requests r
                set announcements = r.announcements + 1,
-                   announce_after = now() + make_interval(secs => least(30 * power(2, least(r.announcements, 5)), 600))
+                   announce_after = now() + request_pause(r.announcements)
                from due d
                where r.tenant_id = d.tenant_id and r.id = d.id
                returning r.tenant_id, r.id as request_id, r.product, r.environment as "environment: Environment",

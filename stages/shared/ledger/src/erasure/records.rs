@@ -2,7 +2,6 @@
 
 use runtime::column;
 use sqlx::PgConnection;
-use uuid::Uuid;
 
 use super::{Cursor, Erasure, SLICE, UNINDEXED};
 
@@ -10,37 +9,33 @@ impl Erasure {
     /// Requests whose payload holds the address, with their attachments: the payload is emptied, which also removes the request from the
     /// index that finds it.
     pub(super) async fn requests(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
-        let erased = sqlx::query!(
-            "with erased as (
-                 update requests set
-                 payload = '{\"erased\": true}',
-                 options = null,
-                 state = case when state = 'accepted' then 'rejected' else state end,
-                 outcome = case when state = 'accepted' then 'contact_erased' else outcome end,
-                 handled_at = coalesce(handled_at, now()),
-                 announce_after = null
-             where tenant_id = $1 and id in (
-                 select id from requests
-                 where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and received_at <= $3
-                 limit $4 for update)
+        let erased = sqlx::query_scalar!(
+            r#"with erased as (
+                 update requests
+                 set payload = '{"erased": true}',
+                     options = null,
+                     state = case when state = 'accepted' then 'rejected' else state end,
+                     outcome = case when state = 'accepted' then 'contact_erased' else outcome end,
+                     handled_at = coalesce(handled_at, now()),
+                     announce_after = null
+                 where tenant_id = $1 and id in (
+                     select id from requests
+                     where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and received_at <= $3
+                     limit $4 for update)
                  returning id
              ), attachment as (
+                 -- Their trigger deletes the skeleton.
                  delete from message_attachments a using erased e where a.tenant_id = $1 and a.message_id = e.id
-             ), skeleton as (
-                 delete from skeletons s using erased e
-                 where s.tenant_id = $1
-                   and s.id in ('message-' || replace(e.id::text, '-', ''), 'message-' || replace(e.id::text, '-', '') || '-untracked')
              )
-             select 1 as one from erased",
+             select id as "id!" from erased"#,
             self.tenant_id,
             self.address,
             self.asked_at,
             SLICE,
         )
         .fetch_all(db)
-        .await?
-        .len();
-        Ok((erased as u64 >= SLICE.unsigned_abs()).then(|| (Uuid::nil(), String::new())))
+        .await?;
+        Ok(Self::after(&erased, SLICE))
     }
 
     /// Details that the steps of the contact's enrollments recorded.
@@ -69,17 +64,17 @@ impl Erasure {
 
     /// What products reported about the contact is deleted.
     pub(super) async fn product_events(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
-        let erased = sqlx::query!(
+        let erased = sqlx::query_scalar!(
             "delete from product_events where tenant_id = $1 and id in (
-                 select id from product_events where tenant_id = $1 and contact_id = $2 limit $3)",
+                 select id from product_events where tenant_id = $1 and contact_id = $2 limit $3)
+             returning id",
             self.tenant_id,
             self.contact_id,
             SLICE,
         )
-        .execute(db)
-        .await?
-        .rows_affected();
-        Ok((erased >= SLICE.unsigned_abs()).then(|| (Uuid::nil(), String::new())))
+        .fetch_all(db)
+        .await?;
+        Ok(Self::after(&erased, SLICE))
     }
 
     /// Outcomes keep the contact's id and their value; the reported address and number are removed, and the pages that were clicked. An
