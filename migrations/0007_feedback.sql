@@ -83,8 +83,9 @@ create index pending_facts_evidence on pending_facts (tenant_id, send_id) where 
 select enable_row_security('pending_facts');
 revoke all on pending_facts from postrider_ingress;
 
--- Whether it is known of a send that it has left, though its attempt had no answer: something was reported of it, or a provider's event waits
--- as evidence. Such a send is not tried again. Served by the primary key, and by pending_facts_evidence.
+-- Whether it is known of a send that it has left, though its attempt had no answer: something was reported of it, a provider's event waits as
+-- evidence, or a mail that came back is not read yet. Asked before the fence of a send in doubt, which is not tried again then. Served by the
+-- primary key, pending_facts_evidence and inbound_mails_unread.
 create function has_evidence(of_tenant uuid, send uuid, send_month date) returns boolean
 language sql stable parallel safe
 as $$
@@ -96,6 +97,9 @@ as $$
         or exists (
                select from pending_facts p
                where p.tenant_id = of_tenant and p.send_id = send and p.reason = 'undecided_send')
+        or exists (
+               select from inbound_mails m
+               where m.tenant_id = of_tenant and m.send_id = send and m.due_at is not null)
 $$;
 grant execute on function has_evidence(uuid, uuid, date) to postrider_stages;
 

@@ -471,13 +471,13 @@ async fn mail_with_evidence_is_not_tried_again_when_its_lease_ends() {
     run!(&mailed.rig.pool, "update pending_facts set due_at = now() + interval '1 hour'", []);
     let leases = ExpireLeases::new(&PreparedPool::new(&mailed.rig.pool, 1), Duration::ZERO);
     assert_eq!(leases.sweep().await.unwrap(), 2);
-    let again: Vec<Uuid> =
-        sqlx::query_scalar("select id from sends where state = 'queued'").fetch_all(&mailed.rig.pool).await.unwrap();
-    assert_eq!(again, [mailed.send(1)], "of the other it is known that it has left");
     until("its evidence is looked at at once", async || {
         mailed.number("select count(*) from sends where state = 'sent'").await == 1
     })
     .await;
+    let again: Vec<Uuid> =
+        sqlx::query_scalar("select id from sends where state = 'queued'").fetch_all(&mailed.rig.pool).await.unwrap();
+    assert_eq!(again, [mailed.send(1)], "of the other it is known that it has left");
     mailed.assert_books().await;
 }
 

@@ -165,20 +165,20 @@ async fn end_leases(db: &mut PgConnection, batches: &[Expired], gone: &GoneSessi
     .await?;
     let by_id: HashMap<Uuid, &Expired> = batches.iter().map(|batch| (batch.id, batch)).collect();
     let (mut deltas, mut totals): (BTreeMap<BatchKey, CounterDelta>, Totals) = Default::default();
-    let mut unknown: Vec<SendKey> = Vec::new();
+    let mut in_doubt: Vec<SendKey> = Vec::new();
     for row in &doubted {
         let Some(batch) = by_id.get(&SendId(row.id).batch()) else { continue };
         let delta = deltas.entry((batch.tenant_id, batch.id)).or_default();
         delta.moved(SendState::Fenced, row.state);
+        in_doubt.push((batch.tenant_id, row.id));
         if row.state == SendState::Queued {
             delta.announce(NextAnnouncement::After(LATE_ANSWER));
         } else {
-            unknown.push((batch.tenant_id, row.id));
             *totals.entry((batch.tenant_id, None, batch.kind.as_str(), "unknown")).or_default() += 1;
         }
     }
     counters::move_counters(db, &deltas, (&totals, 0), &UsageTotals::new()).await?;
-    facts::make_evidence_due(db, &unknown).await?;
+    facts::make_evidence_due(db, &in_doubt).await?;
     sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids).execute(db).await?;
     Ok(doubted.len() as u64)
 }

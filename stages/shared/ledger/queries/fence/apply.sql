@@ -1,22 +1,19 @@
 -- Moves sends from their expected state to the next, and writes the facts: all but fences and plain acceptances. A send that was not fenced
 -- must have the expected attempts (`tried`); one that was, the fence's token. An acceptance may also carry the token of an attempt whose
--- outcome was unknown. A row that has moved meanwhile is left alone. One that was to be tried again after an unknown outcome stays unknown if
--- there is evidence that it has left. Answers the position of each that moved, its state, and since when its outcome was unknown. Primary key;
--- no indexed column changes, so updates stay HOT.
+-- outcome was unknown. A row that has moved meanwhile is left alone. Answers the position of each that moved, and since when its outcome was
+-- unknown. Primary key; no indexed column changes, so updates stay HOT.
 with asked as (
     select *
     from unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::int2[], $8::text[], $9::text[],
         $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[], $19::int2[], $20::bool[]
-    ) with ordinality as u (tenant_id, id, token, from_state, asked_state, reason, smtp_code, enhanced_code, response,
+    ) with ordinality as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
             wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id,
             tried, given_back, position)
-), known as materialized (
+), known as (
     -- Since when an outcome is unknown. The batch is locked: nothing moves the send meanwhile.
     select a.*, case when a.from_state = 'unknown' then (
-        select s.decided_at from sends s where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16) end as doubted_at,
-        case when a.asked_state = 'queued' and a.doubtful > 0 and has_evidence(a.tenant_id, a.id, $16) then 'unknown'
-             else a.asked_state end as to_state
+        select s.decided_at from sends s where s.tenant_id = a.tenant_id and s.id = a.id and s.month = $16) end as doubted_at
     from asked a
 ), moved as (
     update sends s
@@ -56,5 +53,4 @@ with asked as (
     where m.event is not null
     on conflict do nothing
 )
-select position as "position!", coalesce(delivered, false) as "delivered!", coalesce(bounced, false) as "bounced!", state as "state!: SendState", doubted_at
-from moved
+select position as "position!", coalesce(delivered, false) as "delivered!", coalesce(bounced, false) as "bounced!", doubted_at from moved

@@ -1,10 +1,9 @@
 -- Leases that expired after a fence: the body may have left. Mail that is neither of a campaign nor marketing gets one more attempt with the
--- same bytes, unless its tenant has more than one provider route or there is evidence that the first has left; the token of the first attempt
--- is kept, in case its answer comes late.
+-- same bytes, unless its tenant has more than one provider route; the token of the first attempt is kept, in case its answer comes late.
 -- Mail that is not tried again does not wait for its lease if its session is gone ($5 to $6). $1 tenants, $2 batches, $3 months, $4 whether
 -- their mail is tried again.
-with late as materialized (
-    select s.tenant_id, s.id, u.month, u.again and s.doubtful = 0 and not has_evidence(s.tenant_id, s.id, u.month) as again
+with late as (
+    select s.tenant_id, s.id, u.month, u.again and s.doubtful = 0 as again
     from unnest($1::uuid[], $2::uuid[], $3::date[], $4::bool[]) as u (tenant_id, id, month, again)
     cross join lateral (
         select s.tenant_id, s.id, s.doubtful from sends s

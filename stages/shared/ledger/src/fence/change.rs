@@ -60,13 +60,16 @@ impl BatchContext {
         self.age_at(Utc::now())
     }
 
-    /// How old it is at this time, as [`Self::age`]. Each day that has begun may have had quiet hours.
+    /// How old it is at this time, as [`Self::age`]: of a day that is over its quiet hours are left out, of the one that has begun as much of
+    /// them as there is. Of the first days only: quiet hours of almost a day would keep mail for months.
     #[must_use]
     pub fn age_at(&self, at: DateTime<Utc>) -> Duration {
-        const DAY: u64 = 24 * 60 * 60;
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        const DAYS_MAX: u64 = 3;
         let age = (at - self.created_at).to_std().unwrap_or_default();
-        let days = u32::try_from(age.as_secs() / DAY + 1).unwrap_or(u32::MAX);
-        age.saturating_sub(self.quiet_length.saturating_mul(days))
+        let days = u32::try_from((age.as_secs() / DAY.as_secs()).min(DAYS_MAX)).unwrap_or_default();
+        let loud = DAY.saturating_sub(self.quiet_length);
+        loud * days + (age - DAY * days).saturating_sub(self.quiet_length)
     }
 }
 
@@ -287,7 +290,8 @@ impl Change {
         Self { reason: Some(reason), doubted: true, event: Some("unknown"), announce, ..Self::new(send, to) }
     }
 
-    /// Its outcome was unknown, and the route of that attempt is no more the one that would take it: it stays unknown.
+    /// Its outcome was unknown, and it is not tried again: the route of that attempt is no more the one that would take it, or there is
+    /// evidence that it has left. It stays unknown.
     pub fn still_unknown(send: SendAttempt) -> Self {
         Self { uncounted: true, ..Self::new(send, SendState::Unknown) }.or_in_doubt()
     }
@@ -499,7 +503,9 @@ mod tests {
     #[case::before_the_first_night(3, 13, 0)]
     #[case::after_it(20, 13, 7)]
     #[case::after_the_second(38, 13, 12)]
+    #[case::no_less_as_the_second_day_begins(25, 10, 14)]
     #[case::without_quiet_hours(38, 0, 38)]
+    #[case::of_four_days_at_most(116, 23, 24)]
     fn mail_does_not_age_in_the_quiet_hours_of_any_day(#[case] hours: u64, #[case] quiet: u64, #[case] expected: u64) {
         let hours_of = |hours: u64| Duration::from_secs(hours * 60 * 60);
         let batch = BatchContext { quiet_length: hours_of(quiet), ..Arc::into_inner(send(0).batch).unwrap() };

@@ -119,7 +119,8 @@ impl Commits {
             .await?;
         // Of an outcome that is not known, or was not at an attempt before.
         let in_doubt = all_moved().filter(|change| {
-            change.to == SendState::Unknown
+            change.doubted
+                || change.to == SendState::Unknown
                 || change.send.doubtful > 0 && matches!(change.to, SendState::Queued | SendState::Deferred)
         });
         let in_doubt: Vec<SendKey> = in_doubt.map(|change| (change.send.batch.tenant_id, change.send.id)).collect();
@@ -169,13 +170,18 @@ impl Commits {
         let asked: Vec<AskedSend> = fences.iter().map(|send| asked_send(send, &batches)).collect();
         let mut lookups = SendLookups::load(db, &asked, &recipients).await?;
         let mut warming = Warming::open(db, fences).await?;
+        let left = sql::with_evidence(db, fences).await?;
         let decide = |(send, asked): (&SendAttempt, &AskedSend)| {
             let mut eligibility = recipients.get_mut(&(asked.tenant_id, asked.contact_id));
             if eligibility.is_some() && !locked.contains(&send.contact_id) {
                 return Err(Undecided::ContactLocked);
             }
             let batch = batches.get(&send.batch.batch_id);
-            let decided = gated(send, batch, eligibility.as_deref(), lookups.facts(asked));
+            let decided = if left.contains(&send.id) {
+                Change::still_unknown(send.clone())
+            } else {
+                gated(send, batch, eligibility.as_deref(), lookups.facts(asked))
+            };
             let mut change = meter.admit(warming.admit(decided)?)?;
             change.is_capped = change.to == SendState::Fenced && asked.capped.is_some();
             if change.to != SendState::Deferred {
@@ -214,12 +220,7 @@ impl Commits {
                 moved[accepted[applied]] = Some(Moved::plainly(SendState::Fenced, is_delivered));
             }
             for (applied, known) in sql::apply(db, month, &of(&others)).await? {
-                let index = others[applied];
-                moved[index] = Some(known);
-                if known.stays_unknown {
-                    let announce = NextAnnouncement::AsPlanned;
-                    resolved.push((index, Change { to: SendState::Unknown, announce, ..all[index].clone() }));
-                }
+                moved[others[applied]] = Some(known);
             }
             let late: Vec<(usize, Change)> = accepted
                 .into_iter()

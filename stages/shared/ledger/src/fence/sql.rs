@@ -81,6 +81,24 @@ pub(super) async fn read_fences(
     Ok((batches, recipients))
 }
 
+/// Those of the sends in doubt among these that have left: there is evidence of it. Their batches are locked, as for what would be evidence.
+pub(super) async fn with_evidence(db: &mut PgConnection, fences: &[SendAttempt]) -> sqlx::Result<HashSet<Uuid>> {
+    let doubted: Vec<&SendAttempt> = fences.iter().filter(|send| send.doubtful > 0).collect();
+    if doubted.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let left = sqlx::query_scalar!(
+        r#"select w.id as "id!" from unnest($1::uuid[], $2::uuid[], $3::date[]) as w (tenant_id, id, month)
+           where has_evidence(w.tenant_id, w.id, w.month)"#,
+        &column(&doubted, |send| send.batch.tenant_id),
+        &column(&doubted, |send| send.id),
+        &column(&doubted, |send| send.batch.month)
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(left.into_iter().collect())
+}
+
 /// How a change took place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moved {
@@ -92,14 +110,12 @@ pub(super) struct Moved {
     pub is_bounced: bool,
     /// Since when its outcome was unknown, if it was.
     pub doubted_at: Option<DateTime<Utc>>,
-    /// It was to be tried again, and stays unknown: there is evidence that it has left.
-    pub stays_unknown: bool,
 }
 
 impl Moved {
     /// A fence or a plain acceptance.
     pub fn plainly(from: SendState, is_delivered: bool) -> Self {
-        Self { from, is_delivered, is_bounced: false, doubted_at: None, stays_unknown: false }
+        Self { from, is_delivered, is_bounced: false, doubted_at: None }
     }
 }
 
@@ -227,7 +243,6 @@ pub(super) async fn apply(
             is_delivered: row.delivered,
             is_bounced: row.bounced,
             doubted_at: row.doubted_at,
-            stays_unknown: row.state != change.to,
         };
         Some((index, moved))
     });

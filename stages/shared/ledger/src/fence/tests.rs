@@ -203,14 +203,32 @@ async fn a_repeat_that_never_left_gives_back_no_quota() {
     world.assert_used(1).await;
 }
 
+#[rstest]
+#[case::before_its_attempt_was_in_doubt(0)]
+#[case::before_its_repeat(1)]
+#[case::after_a_repeat_that_was_deferred(2)]
 #[tokio::test]
-async fn mail_that_arrived_before_its_attempt_was_in_doubt_is_not_tried_again() {
+async fn mail_that_is_known_to_have_left_is_not_tried_again(#[case] known_after: i64) {
     let world = World::new().await;
     let mail = world.transactional_mail().await;
+    let learn = async |step| {
+        if step == known_after {
+            world.report(&[world.delivered(&mail)], &[]).await;
+        }
+    };
     let fenced = world.fenced(&mail, "ses").await;
-    world.report(&[world.delivered(&mail)], &[]).await;
+    learn(0).await;
     world.record(Change::unknown(fenced, "no_answer")).await;
-    assert_eq!(world.rig.number("select count(*) from sends where state = 'unknown' and attempts = 1").await, 1);
+    learn(1).await;
+    if known_after > 1 {
+        let repeated = world.fenced(&mail, "ses").await;
+        world.record(Change::deferred(repeated, "temporary", Answer::default(), Duration::ZERO)).await;
+        learn(2).await;
+    }
+    assert_eq!(world.ledger.fence(world.owed(&mail, "ses").await).await, Fence::Refused);
+    let unknown = "select count(*) from sends where state = 'unknown' and reason = 'no_answer'";
+    assert_eq!(world.rig.number(unknown).await, 1);
+    assert_eq!(world.rig.number("select sum(attempts)::int8 from sends").await, known_after.max(1));
     assert_eq!(world.rig.number("select count(*) from batches where state = 'done' and unknown = 1").await, 1);
     world.assert_used(1).await;
     world.rig.assert_books().await;
