@@ -249,9 +249,9 @@ create table request_log (
     at timestamptz not null,
     primary key (tenant_id, product, environment, at, id)
 );
-create index request_log_by_operation on request_log (tenant_id, operation, at);
+create index request_log_by_operation on request_log (tenant_id, product, operation, at);
 create index request_log_by_key on request_log (tenant_id, key_id, at);
-create index request_log_refused on request_log (tenant_id, at) where status >= 400;
+create index request_log_refused on request_log (tenant_id, product, at) where status >= 400;
 -- By id, which says when the row was written: by `at` the planner would read a tenant's page in it, through the rows of all others.
 create index request_log_by_age on request_log (id);
 -- The ingress reads the calls of its tenant, and writes those of all: calls of many tenants are written at once.

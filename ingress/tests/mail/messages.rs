@@ -420,6 +420,7 @@ async fn hard_suppressions_block_and_marketing_opt_outs_do_not() {
     let body = world.body(json!({"to": [{"email": "bounced@example.com"}]}));
     let refused = world.client.post_once("k-1", PATH, body.clone()).await;
     assert_eq!(refused.refusal(), (422, "all_recipients_suppressed"));
+    assert!(refused.body["detail"].as_str().unwrap().contains("hard_bounced: 1"), "{}", refused.body);
     assert_eq!(world.client.post_once("k-1", PATH, body).await.header("idempotency-replayed"), "true");
     assert_eq!(world.edge.count("select count(*) from messages").await, 0);
     assert_eq!(

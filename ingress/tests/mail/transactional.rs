@@ -399,6 +399,28 @@ async fn an_erased_person_is_no_copy_of_a_rejected_request() {
 }
 
 #[tokio::test]
+async fn a_rejected_request_to_an_erased_person_cannot_be_requeued() {
+    let ready = Ready::start().await;
+    let contact = ready.client.post("/v1/contacts", json!({"email": "ann@example.com"})).await.text("contact_id");
+    let template = ready.template(json!({})).await;
+    let due = (chrono::Utc::now() + chrono::TimeDelta::days(2)).to_rfc3339();
+    let mut sends = Vec::new();
+    for _ in 0..2 {
+        let body = json!({"template_id": template, "email": "ann@example.com", "scheduled_at": due});
+        sends.push(ready.client.post("/v1/transactional", body).await.text("send_id"));
+    }
+    assert_eq!(ready.client.delete(&format!("/v1/sends/{}", sends[0]), json!({})).await.status, 200);
+    let reject =
+        "update requests set state = 'rejected', outcome = 'malformed', announce_after = null where state = 'accepted'";
+    sqlx::query(reject).execute(&ready.edge.pool).await.unwrap();
+    let erased = ready.client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
+    assert_eq!(erased.status, 200, "{}", erased.body);
+    let outcomes: Vec<String> =
+        sqlx::query_scalar("select outcome from requests order by id").fetch_all(&ready.edge.pool).await.unwrap();
+    assert_eq!(outcomes, ["cancelled", "contact_erased"]);
+}
+
+#[tokio::test]
 async fn a_mail_that_is_due_at_once_is_not_cancelled() {
     let ready = Ready::start().await;
     let body = json!({"template_id": ready.template(json!({})).await, "email": "ann@example.com"});

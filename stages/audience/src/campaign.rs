@@ -256,6 +256,8 @@ async fn finish_request(
     sqlx::query!(
         "update requests r
          set state = $4,
+             -- One that a held ledger keeps waiting is not late.
+             announcements = case when $7 then 0 else r.announcements end,
              announce_after = case when $4 = 'accepted' then greatest(
                  c.scheduled_for, now() + make_interval(secs => $6),
                  -- Longer each time: under a backlog the next range is late and not lost, and each announcement is one more chain.
@@ -270,6 +272,7 @@ async fn finish_request(
         state,
         outcome.as_str(),
         wait.as_secs_f64(),
+        outcome == LaunchOutcome::LedgerHeld,
     )
     .execute(db)
     .await

@@ -161,7 +161,8 @@ pub(crate) fn routes() -> Routes {
                 "The mail that a contact, or a `sample` of one, would see, to up to ten addresses. The subject begins \
                  with `[Test]`, the header `X-Postrider-Test` says so, links are the author's own. It counts against \
                  the send quota and an hourly limit of its own and in no report, makes no events, and its bounces and \
-                 complaints suppress nobody. A suppressed address gets no mail, and nobody needs to have consented. \
+                 complaints suppress nobody. A suppressed address gets no mail, nor does one that has unsubscribed, if \
+                 the campaign is marketing; a consent that is not confirmed yet does not matter. \
                  202 means that it is stored; `GET /v1/sends/{send_id}` follows each mail.",
             )
             .example(json!({"to": ["ann@example.com"], "sample": {"first_name": "Ann"}}))

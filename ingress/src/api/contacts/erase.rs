@@ -64,11 +64,13 @@ pub(super) async fn erase(
         .execute(&mut *db)
         .await?;
     ledger::confirmations::erase(&mut *db, tenant, contact, erased).await?;
-    // Accepted requests that are not handled yet are taken back, and the contact's copies of others': handled after this, they would make
-    // the contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are known by theirs.
+    // Requests that are not handled are taken back, and the contact's copies of others': handled after this, as a rejected one that is
+    // requeued, they would make the contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are
+    // known by theirs.
     sqlx::query!(
         "update requests set state = 'rejected', outcome = 'contact_erased', handled_at = now(), announce_after = null
-         where tenant_id = $1 and id in (select requests_to($1, array[$2::text])) and state = 'accepted'",
+         where tenant_id = $1 and id in (select requests_to($1, array[$2::text]))
+           and state <> 'handled' and outcome is distinct from 'cancelled'",
         tenant,
         address,
     )

@@ -107,8 +107,13 @@ pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) 
         let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
             continue;
         };
-        // A note may have several lines.
-        let checked = if *column == Column::SuppressionNote { Ok(cell) } else { checked_line(cell) };
+        // As requests may have them: several lines, without what Postgres cannot store.
+        let has_lines = matches!(column, Column::SuppressionNote | Column::Field { kind: FieldType::String, .. });
+        let checked = match has_lines {
+            true if cell.contains('\0') => Err("control_character"),
+            true => Ok(cell),
+            false => checked_line(cell),
+        };
         if let Err(code) = checked.and_then(|cell| row.take(column, cell)) {
             faults.push(fault(name, code, cell));
         }
@@ -161,11 +166,7 @@ impl ImportRow {
             Column::SuppressionScope => {
                 self.scope = Some(SuppressionScope::parse(&cell.to_ascii_lowercase()).ok_or("unknown_scope")?);
             }
-            Column::SuppressionNote => {
-                let note = short(cell, NOTE_MAX_CHARS)?;
-                // All that a request may have in a note.
-                self.note = Some(checked(&note, !note.contains('\0'), "control_character")?);
-            }
+            Column::SuppressionNote => self.note = Some(short(cell, NOTE_MAX_CHARS)?),
             Column::SuppressionEnd => {
                 let at = time(cell).ok_or("not_a_time")?;
                 if !is_in_range(at) {
@@ -248,7 +249,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    const NAMES: [&str; 17] = [
+    const NAMES: [&str; 18] = [
         "email",
         "first_name",
         "dot_number",
@@ -266,13 +267,31 @@ mod tests {
         "marketing_status",
         "fields",
         "status",
+        "memo",
     ];
 
     fn read_cells(cells: &[&str]) -> Result<ImportRow, Vec<RowFault>> {
         let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-        let defined = BTreeMap::from([("seats".to_owned(), FieldType::Number)]);
+        let defined = BTreeMap::from(
+            [("seats", FieldType::Number), ("memo", FieldType::String)].map(|(key, kind)| (key.to_owned(), kind)),
+        );
         let header = CsvHeader::read(&names, &defined, ImportOperation::Upsert).unwrap();
         read(2, &csv::StringRecord::from(cells.to_vec()), &header)
+    }
+
+    /// The cells of a row with a memo.
+    fn with_memo(memo: &str) -> Vec<&str> {
+        let mut cells = vec![""; NAMES.len()];
+        (cells[0], cells[NAMES.len() - 1]) = ("a@b.co", memo);
+        cells
+    }
+
+    #[test]
+    fn a_field_of_text_may_have_several_lines() {
+        let row = read_cells(&with_memo("Call first.\r\nThen write.")).unwrap();
+        assert_eq!(Value::Object(row.fields), json!({"memo": "Call first.\r\nThen write."}));
+        let faults = read_cells(&with_memo("x\0y")).unwrap_err();
+        assert_eq!((faults[0].column.as_str(), faults[0].code), ("memo", "control_character"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod outcome;
 mod rate;
 pub(crate) mod store;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use ledger::{
@@ -182,7 +182,7 @@ pub(crate) async fn accept(
     let withheld: Vec<Option<SkipReason>> = contacts.iter().map(decide).collect();
     let open = withheld.iter().filter(|reason| reason.is_none()).count();
     if open == 0 {
-        return Err(all_suppressed());
+        return Err(all_suppressed(withheld.iter().flatten().map(|reason| reason.as_str())));
     }
     let (id, due_at) = (MailOptions::batch_id(draft.options.as_ref()), draft.due_at());
     store::insert_message(ctx.db(), tenant, id, draft, &contacts).await?;
@@ -201,10 +201,15 @@ pub(crate) async fn accept(
     Ok(MessageAccepted { id, withheld })
 }
 
-/// 422: no recipient may be mailed.
-fn all_suppressed() -> ApiError {
+/// 422: no recipient may be mailed, for these reasons.
+fn all_suppressed<'a>(reasons: impl Iterator<Item = &'a str>) -> ApiError {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let counts: Vec<String> = counts.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
     ApiError::unprocessable("all_recipients_suppressed")
-        .detail("every recipient is suppressed or archived; GET /v1/suppressions tells why")
+        .detail(format!("no recipient may be mailed: {}; GET /v1/suppressions?email= tells more", counts.join(", ")))
 }
 
 /// The hourly limit, then the quota, against which the open recipients count: those that are not blocked. Late, because the tenant's

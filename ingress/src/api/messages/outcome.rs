@@ -219,7 +219,8 @@ impl MessageState {
                 .detail("the quota was used up when the message came to its turn; send it as a new one")
                 .about_message(self.message_id);
         }
-        super::all_suppressed().about_message(self.message_id)
+        let reasons = self.recipients.iter().filter_map(|recipient| recipient.reason.as_deref());
+        super::all_suppressed(reasons).about_message(self.message_id)
     }
 
     fn accepted(&self) -> Result<ApiReply, ApiError> {

@@ -119,38 +119,6 @@ async fn what_is_announced_at_its_time_was_not_lost() {
 }
 
 #[tokio::test]
-async fn an_unreadable_launch_stops_no_announcement_of_a_held_ledger() {
-    let rig = Rig::new().await;
-    let tenant = rig.tenant().await;
-    let list = rig.audience(&tenant, "list", &[]).await;
-    rig.campaign(&tenant, list).await;
-    let unreadable = serde_json::json!({"campaign_id": "none"});
-    rig.request(&tenant, RequestKind::CampaignLaunch, new_batch_id(), unreadable, Utc::now()).await;
-    rig.transactional_request(&tenant, "ann@example.org", |_| {}).await;
-    run(&rig, "update requests set announce_after = now()").await;
-    run(&rig, "update ledger set held_at = now()").await;
-    AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default()).sweep().await.unwrap();
-    assert_eq!(rig.number("select count(*) from requests where announcements = 1").await, 2);
-}
-
-#[tokio::test]
-async fn a_launch_that_has_not_begun_is_not_announced_while_the_ledger_is_held() {
-    let rig = Rig::new().await;
-    let tenant = rig.tenant().await;
-    let people = rig.people(&tenant, 1).await;
-    let list = rig.audience(&tenant, "list", &people).await;
-    let campaign = rig.campaign(&tenant, list).await;
-    rig.launch_request(&tenant, campaign).await;
-    let sweep = AnnounceRequests::new(rig.pool.clone(), rig.bus.clone(), Notifier::default());
-    for (held_at, announced) in [("now()", 0), ("null", 1)] {
-        run(&rig, &format!("update ledger set held_at = {held_at}")).await;
-        run(&rig, "update requests set announce_after = now()").await;
-        sweep.sweep().await.unwrap();
-        assert_eq!(rig.number("select count(*) from requests where announcements > 0").await, announced, "{held_at}");
-    }
-}
-
-#[tokio::test]
 async fn a_kind_of_a_newer_version_delays_no_other_request() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -50,7 +50,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
     },
     no_link: PageText {
         title: "Dieser Link funktioniert nicht",
-        text: "Vielleicht hat ein Mailprogramm ihn abgeschnitten. Öffnen Sie ihn noch einmal aus der Nachricht selbst.",
+        text: "Vielleicht ist er zu alt, oder ein Mailprogramm hat ihn abgeschnitten. Öffnen Sie ihn noch einmal aus der Nachricht selbst.",
     },
     not_left: PageText {
         title: "Etwas ist schiefgegangen",

@@ -50,7 +50,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
     },
     no_link: PageText {
         title: "This link does not work",
-        text: "It may have been cut in two by a mail program. Open it once more from the message itself.",
+        text: "It may be too old, or cut in two by a mail program. Open it once more from the message itself.",
     },
     not_left: PageText {
         title: "Something went wrong",

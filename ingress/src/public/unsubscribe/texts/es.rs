@@ -50,7 +50,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
     },
     no_link: PageText {
         title: "Este enlace no funciona",
-        text: "Puede que un programa de correo lo haya cortado. Ábralo de nuevo desde el propio mensaje.",
+        text: "Puede que sea demasiado antiguo o que un programa de correo lo haya cortado. Ábralo de nuevo desde el propio mensaje.",
     },
     not_left: PageText {
         title: "Algo ha salido mal",

@@ -50,7 +50,7 @@ pub(super) const TEXTS: PageTexts = PageTexts {
     },
     no_link: PageText {
         title: "Ce lien ne fonctionne pas",
-        text: "Un logiciel de messagerie l’a peut-être coupé en deux. Ouvrez-le de nouveau depuis le message lui-même.",
+        text: "Il est peut-être trop ancien, ou un logiciel de messagerie l’a coupé en deux. Ouvrez-le de nouveau depuis le message lui-même.",
     },
     not_left: PageText {
         title: "Un problème est survenu",

@@ -10,7 +10,7 @@ cross join lateral (
                    select count(*) from (
                        select from confirmations s where s.tenant_id = t.id and not s.is_bulk and s.due_at <= now() limit $1::bigint) s
                ) else 0 end,
-               case when $3 then greatest(1, floor($1::bigint * 0.8))::bigint - count(*) filter (where m.is_bulk) end
+               case when $3 then greatest(1, $1::bigint * 4 / 5) - count(*) filter (where m.is_bulk) end
            ) as remaining
     from confirmations m
     where m.tenant_id = t.id and m.last_mail_at > now() - interval '1 hour'

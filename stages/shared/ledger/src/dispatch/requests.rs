@@ -34,21 +34,13 @@ impl AnnounceRequests {
     }
 
     async fn announce(&self) -> Result<Vec<AnnouncedRequest>, StageError> {
-        // A kind that this version does not know is left to the newer one that accepted it. As text: a payload that names no campaign is
-        // for the stage to reject, and fails no other request here.
+        // A kind that this version does not know is left to the newer one that accepted it.
         let announced = sqlx::query_as!(
             AnnouncedRequest,
             r#"with due as (
                    select tenant_id, id, announce_after from requests
                    where announce_after <= now() and state = 'accepted' and kind = any($2)
-                     and (kind <> 'campaign-launch'
-                          or not waits_for_launch(tenant_id, due_at, id)
-                             -- What has not begun does not begin while the ledger is held: announced, it would count as late.
-                             and not (exists (select from ledger where held_at is not null)
-                                      and exists (select from campaigns c
-                                                  where c.tenant_id = requests.tenant_id
-                                                    and c.id::text = requests.payload ->> 'campaign_id'
-                                                    and c.launch_prefix is null)))
+                     and (kind <> 'campaign-launch' or not waits_for_launch(tenant_id, due_at, id))
                    order by announce_after
                    limit $1
                    for update skip locked
