@@ -1,6 +1,6 @@
 //! `postrider domain list|suspend|release`.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Subcommand;
 use runtime::AuditRecord;
 use schemas::DomainStatus;
@@ -101,9 +101,7 @@ pub async fn lock_domain(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::R
     .await?;
     if found.len() > 1 {
         found.retain(|domain| domain.is_proven);
-        if found.len() != 1 {
-            bail!("several tenants claim it: say whose with --tenant");
-        }
+        ensure!(found.len() == 1, "several tenants claim it: say whose with --tenant");
     }
     found.pop().context("no such domain")
 }
@@ -126,9 +124,7 @@ async fn suspend(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<Co
 
 async fn release(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<CommandOutput> {
     let domain = lock_domain(db, asked).await?;
-    if domain.status != DomainStatus::Suspended {
-        bail!("the domain is {}", domain.status);
-    }
+    ensure!(domain.status == DomainStatus::Suspended, "the domain is {}", domain.status);
     let before = domain.suspended_from.as_deref().unwrap_or(DomainStatus::Pending.as_str()).to_owned();
     sqlx::query!(
         "update domains

@@ -1,6 +1,6 @@
 //! `postrider feed on|off|list`: which products' events go to the bus.
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::Subcommand;
 use schemas::Environment;
 use sqlx::PgConnection;
@@ -66,9 +66,7 @@ async fn switch_off(db: &mut PgConnection, feed: &Feed) -> anyhow::Result<()> {
     .execute(&mut *db)
     .await?
     .rows_affected();
-    if switched == 0 {
-        bail!("{} has no feed in {}", feed.product, feed.environment);
-    }
+    ensure!(switched > 0, "{} has no feed in {}", feed.product, feed.environment);
     Ok(audit(db, None, "feed.off", format!("{} {}", feed.product, feed.environment)).await?)
 }
 

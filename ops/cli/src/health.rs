@@ -42,12 +42,10 @@ fn print(report: &HealthReport) {
             println!("  see {link}");
         }
     }
-    println!(
-        "\n{}",
-        match report.overall {
-            HealthStatus::Ok => "ok",
-            HealthStatus::Warn => "warn: mail goes out; somebody should look",
-            HealthStatus::Crit => "crit: sending is impaired",
-        }
-    );
+    let overall = match report.overall {
+        HealthStatus::Ok => "ok",
+        HealthStatus::Warn => "warn: mail goes out; somebody should look",
+        HealthStatus::Crit => "crit: sending is impaired",
+    };
+    println!("\n{overall}");
 }

@@ -137,12 +137,8 @@ async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
                from api_keys) r
            order by created_at desc"#
     );
-    list_records(
-        db,
-        query,
-        &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"],
-    )
-    .await
+    let columns = &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"];
+    list_records(db, query, columns).await
 }
 
 async fn revoke(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {

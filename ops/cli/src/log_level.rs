@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use futures::StreamExt;
 use runtime::{AuditRecord, Bus};
 use schemas::{Control, ControlAnswer, subjects};
@@ -47,16 +47,13 @@ pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
     let (action, subject) = ("log.filter", args.process.unwrap_or_else(|| "every process".to_owned()));
     let (outcome, detail) = (Some(outcome.as_str()), serde_json::to_value(&control)?);
     audit_record(&pool, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
-    let records: Vec<Value> = answers
-        .iter()
-        .map(|answer| {
-            json!({"process": answer.process, "host": answer.host, "pid": answer.pid, "filter": answer.filter, "error": answer.error})
-        })
-        .collect();
+    let record = |answer: &ControlAnswer| {
+        let ControlAnswer { process, host, pid, filter, error } = answer;
+        json!({"process": process, "host": host, "pid": pid, "filter": filter, "error": error})
+    };
+    let records: Vec<Value> = answers.iter().map(record).collect();
     operator::print(&records, &["process", "host", "pid", "filter", "error"]);
-    if answers.is_empty() {
-        bail!("no process answered: is NATS there, and does one of this name run?");
-    }
+    ensure!(!answers.is_empty(), "no process answered: is NATS there, and does one of this name run?");
     if let Some(error) = answers.iter().find_map(|answer| answer.error.as_deref()) {
         bail!("not everywhere: {error}");
     }

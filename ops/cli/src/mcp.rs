@@ -1,6 +1,6 @@
 //! `postrider mcp approve|list|revoke|drafts|draft|close`: who may ask through an assistant, and what assistants proposed.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use schemas::new_id;
@@ -91,9 +91,7 @@ pub async fn run(db: &mut PgConnection, command: McpCommand) -> anyhow::Result<C
 
 async fn approve(db: &mut PgConnection, wanted: &Approve) -> anyhow::Result<CommandOutput> {
     for (name, text) in [("issuer", &wanted.issuer), ("subject", &wanted.subject), ("client", &wanted.client)] {
-        if text.trim().is_empty() || text.chars().any(char::is_control) {
-            bail!("{name} must not be empty");
-        }
+        ensure!(!text.trim().is_empty() && !text.chars().any(char::is_control), "{name} must not be empty");
     }
     let environment = sqlx::query_scalar!("select environment from tenants where id = $1", wanted.tenant)
         .fetch_optional(&mut *db)
@@ -117,9 +115,7 @@ async fn approve(db: &mut PgConnection, wanted: &Approve) -> anyhow::Result<Comm
     .execute(&mut *db)
     .await?
     .rows_affected();
-    if made == 0 {
-        bail!("this user and client are approved already: revoke that approval first (postrider mcp list)");
-    }
+    ensure!(made > 0, "this user and client are approved already: revoke that approval first (postrider mcp list)");
     audit(db, Some(wanted.tenant), "mcp.approve", id).await?;
     Ok(CommandOutput::Table(vec![json!({"approval_id": id})], &["approval_id"]))
 }
@@ -133,12 +129,8 @@ async fn list(db: &mut PgConnection, tenant: Option<Uuid>) -> anyhow::Result<Com
            where $1::uuid is null or tenant = $1 order by created_at desc"#,
         tenant
     );
-    list_records(
-        db,
-        query,
-        &["approval_id", "tenant", "subject", "client", "drafts", "label", "expires_at", "revoked_at"],
-    )
-    .await
+    let columns = &["approval_id", "tenant", "subject", "client", "drafts", "label", "expires_at", "revoked_at"];
+    list_records(db, query, columns).await
 }
 
 async fn revoke(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {
@@ -189,9 +181,7 @@ async fn close(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> anyhow::Result<
     .execute(&mut *db)
     .await?
     .rows_affected();
-    if closed == 0 {
-        bail!("no open draft proposal of this tenant has this id");
-    }
+    ensure!(closed > 0, "no open draft proposal of this tenant has this id");
     audit(db, Some(tenant), "mcp.close", id).await?;
     Ok(CommandOutput::done(json!({"proposal_id": id, "status": "closed"}), "closed"))
 }

@@ -281,9 +281,8 @@ async fn received(kind: SignalKind) {
 async fn make_streams(bus: Bus, shutdown: CancellationToken) {
     while let Err(error) = bus.ensure_streams().await {
         tracing::warn!(%error, "streams are not created yet");
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(STREAMS_RETRY) => {}
+        if shutdown.run_until_cancelled(tokio::time::sleep(STREAMS_RETRY)).await.is_none() {
+            return;
         }
     }
 }

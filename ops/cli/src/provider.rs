@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::Subcommand;
 use delivery::provider::{ClientSettings, Connection, ConnectionSettings, HostPolicy, PROVIDER_PURPOSE, ProviderKind};
 use ingress::api::connections::{self, NewConnection};
@@ -200,9 +200,7 @@ async fn make_default(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Re
 
 async fn set_order(db: &mut PgConnection, tenant: Uuid, order: &[Uuid]) -> anyhow::Result<CommandOutput> {
     connections::set_order(db, tenant, order).await?;
-    if connections::order(db, tenant).await? != order {
-        bail!("each must be a connection of the tenant, named once");
-    }
+    ensure!(connections::order(db, tenant).await? == order, "each must be a connection of the tenant, named once");
     audit(db, Some(tenant), "provider.order", tenant).await?;
     Ok(CommandOutput::done(json!({"tenant": tenant, "connections": order}), "set"))
 }
@@ -215,12 +213,8 @@ async fn list(db: &mut PgConnection, tenant: Option<Uuid>) -> anyhow::Result<Com
            where $1::uuid is null or tenant = $1 order by tenant, created_at desc"#,
         tenant
     );
-    list_records(
-        db,
-        query,
-        &["connection_id", "tenant", "provider", "name", "status", "default", "fallback", "settings"],
-    )
-    .await
+    let columns = &["connection_id", "tenant", "provider", "name", "status", "default", "fallback", "settings"];
+    list_records(db, query, columns).await
 }
 
 async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> anyhow::Result<()> {

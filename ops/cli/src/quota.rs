@@ -1,6 +1,6 @@
 //! `postrider quota show|set`.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Subcommand;
 use ledger::quota::{self, PeriodUsage, QuotaDefaults, QuotaUsage};
 use serde_json::{Value, json};
@@ -66,18 +66,14 @@ pub async fn run(args: QuotaArgs) -> anyhow::Result<()> {
                 set(db, tenant, monthly, daily).await?;
             }
             let usage = quota::quota_usage(db, tenant, &args.defaults).await?;
-            Ok(CommandOutput::Table(
-                periods(tenant, &usage),
-                &["period", "limit", "from", "used", "remaining", "resets_at"],
-            ))
+            let columns = &["period", "limit", "from", "used", "remaining", "resets_at"];
+            Ok(CommandOutput::Table(periods(tenant, &usage), columns))
         })
         .await
 }
 
 async fn set(db: &mut PgConnection, tenant: Uuid, monthly: Option<Limit>, daily: Option<Limit>) -> anyhow::Result<()> {
-    if monthly.is_none() && daily.is_none() {
-        bail!("give --monthly, --daily or both");
-    }
+    ensure!(monthly.is_some() || daily.is_some(), "give --monthly, --daily or both");
     quota::set(db, tenant, monthly.map(|limit| limit.0), daily.map(|limit| limit.0)).await?;
     let word = |limit: Option<Limit>| match limit {
         None => "unchanged".to_owned(),

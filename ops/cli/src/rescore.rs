@@ -50,10 +50,8 @@ pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
         "sends": done.sends, "events": done.events, "marked": done.marked, "cleared": done.cleared, "relabelled": done.relabelled,
         "dry_run": args.dry_run,
     });
-    operator::print_result(
-        &record,
-        &format!("{}{}", line(&done), if args.dry_run { "; nothing was changed" } else { "" }),
-    );
+    let ending = if args.dry_run { "; nothing was changed" } else { "" };
+    operator::print_result(&record, &format!("{}{ending}", line(&done)));
     if !args.dry_run {
         let (tenant, action, subject) = (args.tenant, "rescore", "opens and clicks".to_owned());
         audit_record(&pool, AuditRecord { tenant, action, subject, detail: record, ..AuditRecord::default() }).await?;

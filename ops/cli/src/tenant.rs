@@ -1,6 +1,6 @@
 //! `postrider tenant list|show|set|link|suspend|activate`.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Subcommand;
 use ingress::{
     api::tenants::{self, ProfileChange, TenantLink},
@@ -178,9 +178,8 @@ async fn share(db: &mut PgConnection, wanted: &Link, tenant: Uuid, owner: &Addre
     .fetch_optional(&mut *db)
     .await?
     .context("no such tenant")?;
-    if environment != wanted.environment {
-        bail!("the tenant belongs to {environment}, the link to {}", wanted.environment);
-    }
+    let of_link = wanted.environment;
+    ensure!(environment == of_link, "the tenant belongs to {environment}, the link to {of_link}");
     let linked = sqlx::query_scalar!(
         "insert into tenant_links as l (product, environment, product_tenant_id, tenant_id, owner_email, org_name)
          values ($1, $2, $3, $4, $5, $6)
@@ -195,9 +194,7 @@ async fn share(db: &mut PgConnection, wanted: &Link, tenant: Uuid, owner: &Addre
     )
     .fetch_one(&mut *db)
     .await?;
-    if linked != tenant {
-        bail!("it is linked to another tenant already: {linked}");
-    }
+    ensure!(linked == tenant, "it is linked to another tenant already: {linked}");
     audit(db, Some(tenant), "tenant.link", tenant).await?;
     Ok(tenant)
 }
@@ -210,9 +207,7 @@ async fn set_status(db: &mut PgConnection, id: Uuid, status: &str) -> anyhow::Re
         .execute(&mut *db)
         .await?
         .rows_affected();
-    if changed == 0 {
-        bail!("no such tenant");
-    }
+    ensure!(changed > 0, "no such tenant");
     audit(db, Some(id), "tenant.status", status).await?;
     Ok(CommandOutput::done(json!({"tenant": id, "status": status}), status))
 }

@@ -150,7 +150,6 @@ impl Bus {
         replicas: usize,
         name: &str,
     ) -> Result<Self, BusError> {
-        let boxed = |error: std::io::Error| BusError::Connect(Box::new(error));
         let connects = watch::Sender::new(());
         let connected = connects.clone();
         let mut options = ConnectOptions::new()
@@ -169,7 +168,7 @@ impl Bus {
             options = options.custom_inbox_prefix(subjects::inbox(role));
         }
         if let Some(path) = credentials {
-            options = with_credentials(options, path).await.map_err(boxed)?;
+            options = with_credentials(options, path).await.map_err(|error| BusError::Connect(error.into()))?;
         }
         let servers: Vec<&str> = url.expose_secret().split(',').map(str::trim).collect();
         if servers.iter().any(|server| server.contains('@')) {

@@ -117,13 +117,8 @@ pub async fn commit_each<C: Commit>(committer: &mut C, entries: &[C::Entry]) -> 
             Ok(Err(error)) if is_transient(&error) => {
                 failures += 1;
                 let Some(retry) = C::RETRY else { return entries.iter().map(|_| Err(NotCommitted::Away)).collect() };
-                tracing::warn!(
-                    stage,
-                    task,
-                    entries = entries.len(),
-                    error = describe(&error),
-                    "a group is not committed yet"
-                );
+                let (entries, error) = (entries.len(), describe(&error));
+                tracing::warn!(stage, task, entries, error, "a group is not committed yet");
                 sleep(retry.pause(failures)).await;
                 continue;
             }

@@ -127,10 +127,8 @@ async fn poll_switches(
         match tokio::time::timeout(READ_TIMEOUT, read_switches(&by_key)).await {
             Ok(Ok(row)) => apply_switches(&known, &row, holds),
             Ok(Err(error)) => {
-                tracing::debug!(
-                    error = db::describe(&error),
-                    "the pause switches could not be read; the last state stays in force"
-                )
+                let error = db::describe(&error);
+                tracing::debug!(error, "the pause switches could not be read; the last state stays in force");
             }
             Err(_) => tracing::debug!("reading the pause switches timed out; the last state stays in force"),
         }

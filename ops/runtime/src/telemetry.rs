@@ -102,10 +102,8 @@ where
 /// The log filter in force, as the setting or the last [`set_log_filter`] had it; empty before logs are started.
 #[must_use]
 pub fn log_filter() -> String {
-    FILTERING
-        .get()
-        .map(|filtering| filtering.text.lock().unwrap_or_else(PoisonError::into_inner).clone())
-        .unwrap_or_default()
+    let text = |filtering: &Filtering| filtering.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    FILTERING.get().map(text).unwrap_or_default()
 }
 
 /// Changes the log filter of this process while it runs; answers the one that was in force before.

@@ -133,10 +133,8 @@ fn of<T: Message + JsonSchema + Serialize + DeserializeOwned>(
     schema["title"] = json!(title);
     // As today's code writes it.
     let written = |example: Value| {
-        serde_json::from_value::<T>(example.clone())
-            .ok()
-            .and_then(|read| serde_json::to_value(read).ok())
-            .unwrap_or(example)
+        let read = serde_json::from_value::<T>(example.clone()).ok();
+        read.and_then(|read| serde_json::to_value(read).ok()).unwrap_or(example)
     };
     Described {
         name: T::SCHEMA.to_owned(),

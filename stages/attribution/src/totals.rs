@@ -103,7 +103,6 @@ impl OutcomeTotals {
     }
 
     async fn write_campaigns(&self, db: &mut PgConnection) -> sqlx::Result<()> {
-        let [outcomes, shares, premiums, values] = columns(self.campaigns.values());
         sqlx::query!(
             "insert into campaign_outcomes as t (tenant_id, campaign_id, outcome_type, outcomes, share, premium, value_cents)
              select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
@@ -113,10 +112,10 @@ impl OutcomeTotals {
             &column(self.campaigns.keys(), |(tenant, ..)| *tenant),
             &column(self.campaigns.keys(), |(_, campaign, _)| *campaign),
             &column(self.campaigns.keys(), |(.., outcome_type)| outcome_type.clone()),
-            &outcomes,
-            &shares,
-            &premiums,
-            &values,
+            &column(self.campaigns.values(), |sum| sum.outcomes),
+            &column(self.campaigns.values(), |sum| sum.share),
+            &column(self.campaigns.values(), |sum| sum.premium),
+            &column(self.campaigns.values(), |sum| sum.value_cents),
         )
         .execute(db)
         .await
@@ -124,7 +123,6 @@ impl OutcomeTotals {
     }
 
     async fn write_hours(&self, db: &mut PgConnection) -> sqlx::Result<()> {
-        let [outcomes, shares, premiums, values] = columns(self.hours.values());
         sqlx::query!(
             "insert into outcome_hours as t (tenant_id, hour, kind, outcome_type, outcomes, share, premium, value_cents)
              select * from unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
@@ -136,24 +134,15 @@ impl OutcomeTotals {
             &column(self.hours.keys(), |(_, hour, ..)| *hour),
             &column(self.hours.keys(), |(_, _, kind, _)| kind.clone()),
             &column(self.hours.keys(), |(.., outcome_type)| outcome_type.clone()),
-            &outcomes,
-            &shares,
-            &premiums,
-            &values,
+            &column(self.hours.values(), |sum| sum.outcomes),
+            &column(self.hours.values(), |sum| sum.share),
+            &column(self.hours.values(), |sum| sum.premium),
+            &column(self.hours.values(), |sum| sum.value_cents),
         )
         .execute(db)
         .await
         .map(drop)
     }
-}
-
-fn columns<'a>(sums: impl Iterator<Item = &'a OutcomeSum> + Clone) -> [Vec<i64>; 4] {
-    [
-        sums.clone().map(|sum| sum.outcomes).collect(),
-        sums.clone().map(|sum| sum.share).collect(),
-        sums.clone().map(|sum| sum.premium).collect(),
-        sums.map(|sum| sum.value_cents).collect(),
-    ]
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{db, plans::PreparedPool};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use crate::fan_out::{self, EventKeys, Keys};
+use crate::fan_out::{self, EventKey};
 
 /// How soon a requested replay begins.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -134,11 +134,7 @@ impl Replay {
         };
         let mut pending = Vec::new();
         for part in rows.chunks(SLICE) {
-            let mut keys = EventKeys::default();
-            for row in part {
-                keys.push(self.tenant_id, row.0, row.1, row.2);
-            }
-            pending.extend(fan_out::read_pending_events(db, &keys, &Keys::default(), &Keys::default()).await?.0);
+            pending.extend(fan_out::read_pending_events(db, part, &[], &[]).await?.0);
         }
         // All at once: another replay of the product may have the same bodies in parts that are cut differently.
         let deliveries = fan_out::replay_events(db, self.subscription_id, pending).await?;
@@ -149,7 +145,7 @@ impl Replay {
         Ok(deliveries)
     }
 
-    /// The tenant's facts that were recorded in a time slice, so many at most: send, id and month. The pages of that time contain all
+    /// The tenant's facts that were recorded in a time slice, so many at most. The pages of that time contain all
     /// tenants' facts, so the statement has a timeout, [`SEARCH_TIMEOUT`].
     async fn find_events(
         &self,
@@ -157,7 +153,7 @@ impl Replay {
         from: DateTime<Utc>,
         end: DateTime<Utc>,
         most: Option<i64>,
-    ) -> sqlx::Result<Vec<(Uuid, Uuid, NaiveDate)>> {
+    ) -> sqlx::Result<Vec<EventKey>> {
         // Always rolled back: it changes nothing, and the rollback ends the timeout.
         let mut search = db.begin().await?;
         sqlx::query!("select set_config('statement_timeout', $1, true)", SEARCH_TIMEOUT)
@@ -178,7 +174,8 @@ impl Replay {
         .fetch_all(&mut *search)
         .await;
         search.rollback().await?;
-        Ok(rows?.into_iter().map(|row| (row.send_id, row.id, row.month)).collect())
+        let (tenant_id, rows) = (self.tenant_id, rows?.into_iter());
+        Ok(rows.map(|row| EventKey { tenant_id, send_id: row.send_id, id: row.id, month: row.month }).collect())
     }
 
     /// Replays the next notices, or contacts, of the time range.
@@ -213,10 +210,9 @@ impl Replay {
             .fetch_all(&mut *db)
             .await?
         };
-        let mut keys = Keys::default();
-        rows.iter().for_each(|row| keys.push(self.tenant_id, row.id));
-        let (notices, contacts) = if is_notices { (keys, Keys::default()) } else { (Keys::default(), keys) };
-        let (pending, _) = fan_out::read_pending_events(db, &EventKeys::default(), &notices, &contacts).await?;
+        let keys: Vec<(Uuid, Uuid)> = rows.iter().map(|row| (self.tenant_id, row.id)).collect();
+        let (notices, contacts) = if is_notices { (keys, Vec::new()) } else { (Vec::new(), keys) };
+        let (pending, _) = fan_out::read_pending_events(db, &[], &notices, &contacts).await?;
         let deliveries = fan_out::replay_events(db, self.subscription_id, pending).await?;
         match rows.last() {
             Some(last) if rows.len() == SLICE => (self.cursor_at, self.cursor_id) = (last.at, last.id),

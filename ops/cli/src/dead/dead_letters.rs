@@ -1,6 +1,6 @@
 //! Reads, replays and removes dead letters.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use async_nats::jetstream::{self, message::StreamMessage, stream::DirectGetErrorKind};
 use chrono::{DateTime, TimeDelta, Utc};
 use runtime::{Bus, Publication, trace::TraceContext};
@@ -71,9 +71,7 @@ impl<'a> DeadLetters<'a> {
     /// Publishes a dead letter again to the subject it came from.
     pub(super) async fn replay(&self, letter: &StreamMessage) -> anyhow::Result<()> {
         let subject = text(letter, header::DEAD_SUBJECT);
-        if subject.is_empty() {
-            bail!("dead letter {} does not say where it came from", letter.sequence);
-        }
+        ensure!(!subject.is_empty(), "dead letter {} does not say where it came from", letter.sequence);
         let publication = Publication {
             subject,
             message_id: replay_id(letter),

@@ -4,7 +4,7 @@ mod dead_letters;
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::ensure;
 use async_nats::jetstream::message::StreamMessage;
 use clap::Subcommand;
 use runtime::AuditRecord;
@@ -130,14 +130,11 @@ async fn clear(args: &DeadArgs, dead_letters: &DeadLetters<'_>, choice: &DeadLet
         if is_replay {
             dead_letters.replay(&letter).await?;
         }
-        dead_letters.remove(letter.sequence).await?;
-        cleared.push(letter.sequence);
-        spinner.suspend(|| {
-            operator::print_result(
-                &json!({"number": letter.sequence, "done": done}),
-                &format!("{done} {}", letter.sequence),
-            )
-        });
+        let number = letter.sequence;
+        dead_letters.remove(number).await?;
+        cleared.push(number);
+        let record = json!({"number": number, "done": done});
+        spinner.suspend(|| operator::print_result(&record, &format!("{done} {number}")));
         Ok(true)
     };
     let ended = visit_chosen(dead_letters, choice, clear_one).await;
@@ -160,9 +157,7 @@ async fn visit_chosen(
     if choice.all {
         return dead_letters.each(&choice.filter, choice.limit.unwrap_or(usize::MAX), take).await;
     }
-    if choice.numbers.is_empty() {
-        bail!("name the dead letters by number, or say --all");
-    }
+    ensure!(!choice.numbers.is_empty(), "name the dead letters by number, or say --all");
     for number in &choice.numbers {
         take(dead_letters.get(*number).await?).await?;
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use schemas::subjects::EVENT_CONSUMER;
 
-use super::rights::{self, FOLLOW, NatsRights, ROLES};
+use super::rights::{self, ENGINE_ALL, FOLLOW, NatsRights, ROLES};
 
 const HEAD: &str = "\
 # Who may say and hear what: accounts and users by nkey. Included by cluster.conf; nats.conf says how it can be used there, too.
@@ -77,7 +77,7 @@ pub(super) fn accounts() -> String {
         text.push_str(&user(&variable(role.name), &role.rights()));
     }
     text.push_str("            # engine_all: `postrider all`, or several stages in one process\n");
-    text.push_str(&user(&variable("engine_all"), &rights::engine_all()));
+    text.push_str(&user(&variable(ENGINE_ALL), &rights::engine_all()));
     text.push_str(
         "            # operators: `postrider streams`, `postrider dead`, the pause switches, the nats tool. People, with a seed each; revoke by\n\
          \x20           # leaving it out.\n",

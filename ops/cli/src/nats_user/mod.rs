@@ -129,7 +129,7 @@ fn add_product(asked: &Product) -> anyhow::Result<()> {
 }
 
 fn add_stage(asked: &Stage) -> anyhow::Result<()> {
-    let names = || rights::ROLES.iter().map(|role| role.name).chain(["engine_all", "operator", "sys"]);
+    let names = || rights::ROLES.iter().map(|role| role.name).chain([rights::ENGINE_ALL, "operator", "sys"]);
     if !names().any(|name| name == asked.name) {
         bail!("{} is none of {}", asked.name, names().collect::<Vec<_>>().join(", "));
     }

@@ -132,7 +132,7 @@ fn stream_rights() -> impl Iterator<Item = String> {
 /// The role that answers requests, under whatever subject it was asked for an answer.
 const ANSWERS: &str = "ingress";
 /// The user of a process that runs several stages.
-const ENGINE_ALL: &str = "engine_all";
+pub(super) const ENGINE_ALL: &str = "engine_all";
 
 impl NatsRole {
     /// What it may do.
@@ -187,13 +187,11 @@ pub(super) fn engine_all() -> NatsRights {
     ];
     let subscribes = ["mail.v1.reply.*", subjects::DELIVERIES_DUE, subjects::CONTROL, "mail.v1.api.>", "$SRV.>"];
     // A process of one stage may be given this user, too.
-    let inboxes = ROLES.iter().map(|role| role.name).chain([ENGINE_ALL]);
+    let roles = ROLES.iter().map(|role| role.name).chain([ENGINE_ALL]);
+    let inboxes = roles.map(|role| format!("{}.>", subjects::inbox(role)));
     NatsRights {
         publish: stream_rights().chain(publish.map(str::to_owned)).collect(),
-        subscribe: inboxes
-            .map(|role| format!("{}.>", subjects::inbox(role)))
-            .chain(subscribes.map(str::to_owned))
-            .collect(),
+        subscribe: inboxes.chain(subscribes.map(str::to_owned)).collect(),
         responds: true,
     }
 }
@@ -214,12 +212,8 @@ pub(super) fn operator() -> NatsRights {
         subjects::CONTROL,
         subjects::MARK,
     ];
-    let subscribe = ["_INBOX.>", "mail.v1.>"];
-    NatsRights {
-        publish: publish.map(str::to_owned).to_vec(),
-        subscribe: subscribe.map(str::to_owned).to_vec(),
-        responds: false,
-    }
+    let (publish, subscribe) = (publish.map(str::to_owned), ["_INBOX.>", "mail.v1.>"].map(str::to_owned));
+    NatsRights { publish: publish.into(), subscribe: subscribe.into(), responds: false }
 }
 
 /// Under which products' clients find the part of JetStream that is theirs: the prefix they give instead of `$JS.API`. Under that
@@ -244,14 +238,8 @@ pub(super) fn product(product: &str, environment: &str, consumers: &[String]) ->
             format!("$JS.ACK.{durable}.>"),
         ]);
     }
-    NatsRights {
-        publish,
-        subscribe: vec![
-            format!("mail.v1.event.{product}.{environment}.>"),
-            format!("{}.>", inbox(product, environment)),
-        ],
-        responds: false,
-    }
+    let (events, answers) = (format!("mail.v1.event.{product}.{environment}.>"), inbox(product, environment));
+    NatsRights { publish, subscribe: vec![events, format!("{answers}.>")], responds: false }
 }
 
 /// The subject on which only this product's client may listen for answers.

@@ -51,12 +51,10 @@ pub(super) async fn wait(pool: &PgPool, bus: &Bus, stage: &str, at_most: Duratio
     let took = started.elapsed().as_millis() as u64;
     let processes: Vec<Value> = processes.iter().map(process_record).collect();
     if invocation::wants_json() {
-        println!(
-            "{}",
-            json!({
-                "stage": stage, "drained": is_drained, "took_ms": took, "waiting": waiting.ok(), "processes": processes,
-            })
-        );
+        let record = json!({
+            "stage": stage, "drained": is_drained, "took_ms": took, "waiting": waiting.ok(), "processes": processes,
+        });
+        println!("{record}");
     } else {
         operator::print(&processes, &["process", "process_id", "paused", "in_hand"]);
         let backlog = match waiting {

@@ -3,7 +3,7 @@
 //! Announcing again is harmless: a fence compares with the row. What is in doubt (`unknown`) may have left and is never put back into the queue;
 //! an operator who has looked into the relay's log may say what became of it.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Subcommand;
 use runtime::AuditRecord;
 use serde_json::json;
@@ -90,9 +90,7 @@ async fn find(pool: &PgPool, what: What) -> anyhow::Result<RequeueScope> {
     let mut db = pool.acquire().await?;
     let (tenant, work) = match what {
         What::Batch { id } => {
-            if id != schemas::SendId(id).batch() {
-                bail!("this is no batch's id; is it a send's?");
-            }
+            ensure!(id == schemas::SendId(id).batch(), "this is no batch's id; is it a send's?");
             (find_tenant::of_batch(&mut db, id).await?.context("no such batch")?, RequeuedWork::Batch(id))
         }
         What::Send { id } => {

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
@@ -211,9 +211,7 @@ async fn command(arguments: &[&str], settings: &[(&str, &str)]) -> anyhow::Resul
         .kill_on_drop(true)
         .output()
         .await?;
-    if !output.status.success() {
-        bail!("postrider {} failed", arguments.join(" "));
-    }
+    ensure!(output.status.success(), "postrider {} failed", arguments.join(" "));
     Ok(output.stdout)
 }
 

@@ -97,9 +97,7 @@ impl NatsProgram {
     fn greets(&self) -> std::io::Result<bool> {
         let mut line = String::new();
         BufReader::new(connect(self.port)?.take(64 * 1024)).read_line(&mut line)?;
-        let Some(greeting) = line.strip_prefix("INFO ") else {
-            return Ok(false);
-        };
+        let Some(greeting) = line.strip_prefix("INFO ") else { return Ok(false) };
         let greeting: Greeting = serde_json::from_str(greeting)?;
         Ok(greeting.server_name == self.server_name && greeting.jetstream)
     }

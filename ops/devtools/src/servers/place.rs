@@ -58,12 +58,8 @@ impl DataDirectory {
         let give_up = Instant::now() + LOCKED_FOR_AT_MOST;
         loop {
             match lock.try_lock() {
-                Ok(()) => {
-                    return Ok(Self { root, ephemeral, synced, lock });
-                }
-                Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
-                    thread::sleep(Duration::from_millis(50));
-                }
+                Ok(()) => return Ok(Self { root, ephemeral, synced, lock }),
+                Err(TryLockError::WouldBlock) if Instant::now() < give_up => thread::sleep(Duration::from_millis(50)),
                 Err(TryLockError::WouldBlock) => {
                     bail!("the data directory {} is in use by another process", root.display())
                 }

@@ -40,10 +40,8 @@ fn reserve(port: u16) -> bool {
 fn quiet_ports() -> Range<u16> {
     const LOWEST: u16 = 15_000;
     const HIGHEST: u16 = 32_000;
-    let first_outgoing = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
-        .ok()
-        .and_then(|range| range.split_whitespace().next()?.parse().ok())
-        .unwrap_or(HIGHEST);
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
+    let first_outgoing = range.and_then(|range| range.split_whitespace().next()?.parse().ok()).unwrap_or(HIGHEST);
     // A system that hands out nearly everything leaves no quiet range; then any port is as good.
     if first_outgoing < LOWEST + 1_000 { LOWEST..HIGHEST } else { LOWEST..first_outgoing.min(HIGHEST) }
 }

@@ -156,13 +156,8 @@ impl Program for PostgresProgram {
         let socket_dir = self.socket_dir.as_deref().unwrap_or_default();
         command.arg("-D").arg(&self.data_dir).args(["-c", &format!("port={}", self.port)]);
         command.args(["-c", &format!("unix_socket_directories={socket_dir}")]);
-        for (name, value) in SETTINGS {
+        for (name, value) in SETTINGS.iter().chain(UNSYNCED.iter().filter(|_| !self.synced)) {
             command.args(["-c", &format!("{name}={value}")]);
-        }
-        if !self.synced {
-            for (name, value) in UNSYNCED {
-                command.args(["-c", &format!("{name}={value}")]);
-            }
         }
         command
     }

@@ -110,11 +110,8 @@ async fn counts(
     Query(query): Query<CountsQuery>,
     Json(addresses): Json<Vec<String>>,
 ) -> Json<Counts> {
-    let counts: Vec<Count> = addresses
-        .iter()
-        .map(|address| inbox.count(address))
-        .filter(|count| query.not.is_none_or(|not| count.count != not))
-        .collect();
+    let counts = addresses.iter().map(|address| inbox.count(address));
+    let counts: Vec<Count> = counts.filter(|count| query.not.is_none_or(|not| count.count != not)).collect();
     Json(Counts { checked: addresses.len(), matching: counts.len(), counts })
 }
 
@@ -194,14 +191,8 @@ async fn wait(State(inbox): Inboxed, Query(query): Query<WaitQuery>) -> Response
     let timeout = Duration::from_millis(query.timeout_ms.unwrap_or(10_000)).min(MAX_WAIT);
     let reached = match (query.accepted, query.address) {
         (Some(accepted), None) => inbox.wait_for_accepted(accepted, timeout).await,
-        (None, Some(address)) => {
-            let count = query.count.unwrap_or(1);
-            inbox.wait_for_address(&address, count, timeout).await
-        }
-        _ => {
-            let advice = "wait takes either accepted or address (and count)";
-            return (StatusCode::BAD_REQUEST, advice).into_response();
-        }
+        (None, Some(address)) => inbox.wait_for_address(&address, query.count.unwrap_or(1), timeout).await,
+        _ => return (StatusCode::BAD_REQUEST, "wait takes either accepted or address (and count)").into_response(),
     };
     Json(json!({"reached": reached, "accepted": inbox.stats().accepted})).into_response()
 }
@@ -211,7 +202,6 @@ struct NotKept;
 
 impl IntoResponse for NotKept {
     fn into_response(self) -> Response {
-        let text = "no such mail, or no longer: only the newest are kept whole";
-        (StatusCode::NOT_FOUND, text).into_response()
+        (StatusCode::NOT_FOUND, "no such mail, or no longer: only the newest are kept whole").into_response()
     }
 }

@@ -338,11 +338,8 @@ impl Inbox {
 
 /// Microseconds since 1970.
 pub(crate) fn now_us() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .ok()
-        .and_then(|since| u64::try_from(since.as_micros()).ok())
-        .unwrap_or_default()
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -52,16 +52,8 @@ pub(crate) fn list(stats: &Stats, messages: &[Arc<StoredMessage>], to: Option<&s
 fn list_entry(page: &mut String, message: &StoredMessage) {
     let parsed = message.parse();
     let subject = if parsed.subject.is_empty() { "(no subject)" } else { &parsed.subject };
-    let preview: String = parsed
-        .text
-        .as_deref()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
-        .chars()
-        .take(140)
-        .collect();
+    let words: Vec<&str> = parsed.text.as_deref().unwrap_or_default().split_whitespace().collect();
+    let preview: String = words.join(" ").chars().take(140).collect();
     let _ = write!(
         page,
         r#"<li><a href="/inbox/{id}"><span class="to">{to}</span><span class="what"><b>{subject}</b> <span class="preview">{preview}</span></span><span class="when">{when}</span></a></li>"#,
@@ -116,11 +108,8 @@ pub(crate) fn message(message: &StoredMessage, parsed: &Parsed) -> String {
         let _ = write!(page, "<tr><th>{}</th><td>{}</td></tr>", escape(name), linked(value));
     }
     let source = String::from_utf8_lossy(&message.source);
-    let _ = write!(
-        page,
-        "</table></details><details><summary>Source</summary><pre>{}</pre></details></main>",
-        escape(&*source)
-    );
+    let source = escape(&*source);
+    let _ = write!(page, "</table></details><details><summary>Source</summary><pre>{source}</pre></details></main>");
     page
 }
 
@@ -180,12 +169,8 @@ fn linked(text: &str) -> String {
     for part in text.split_inclusive([' ', ',', '<', '>']) {
         let url = part.trim_end_matches([' ', ',', '<', '>']);
         if is_web_address(url) {
-            let escaped = escape(url);
-            let _ = write!(
-                html,
-                r#"<a href="{escaped}" target="_blank" rel="noreferrer">{escaped}</a>{}"#,
-                escape(&part[url.len()..])
-            );
+            let (url, rest) = (escape(url), escape(&part[url.len()..]));
+            let _ = write!(html, r#"<a href="{url}" target="_blank" rel="noreferrer">{url}</a>{rest}"#);
         } else {
             html.push_str(&escape(part));
         }

@@ -72,11 +72,8 @@ impl MailHandler for SinkMailHandler {
 
     fn sender(&self, message: &mut StoredMessage, address: &str) -> SmtpAnswer {
         address.clone_into(&mut message.from);
-        self.answer_at(
-            TransactionStage::Mail,
-            SmtpAnswer::reply("250 2.1.0 Sender accepted"),
-            std::iter::once(&message.from),
-        )
+        let positive = SmtpAnswer::reply("250 2.1.0 Sender accepted");
+        self.answer_at(TransactionStage::Mail, positive, std::iter::once(&message.from))
     }
 
     async fn recipient(&self, message: &mut StoredMessage, address: &str) -> SmtpAnswer {

@@ -17,7 +17,7 @@ use std::{num::IntErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Utc};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::{
@@ -186,7 +186,6 @@ impl Outbound {
         limits: OutboundLimits,
     ) -> Result<OutboundAnswer, OutboundError> {
         self.connector.rules.check(url)?;
-        let uri: Uri = url.as_str().parse().map_err(|_| TargetFault::Malformed)?;
         headers
             .entry(header::USER_AGENT)
             .or_insert(HeaderValue::from_static(concat!("postrider/", env!("CARGO_PKG_VERSION"))));
@@ -196,9 +195,8 @@ impl Outbound {
                 headers.insert(name, value);
             }
         }
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
+        let request = Request::builder().method(method).uri(url.as_str()).body(Full::new(body));
+        let mut request = request.map_err(|_| TargetFault::Malformed)?;
         *request.headers_mut() = headers;
         let deadline = Instant::now() + limits.timeout;
         let response = tokio::time::timeout_at(deadline, self.request(request));

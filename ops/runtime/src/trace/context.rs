@@ -35,15 +35,13 @@ impl TraceContext {
             return None;
         }
         let flags = u8::from_str_radix(hex(flags)?, 16).ok()?;
+        let state = state.filter(|state| state.len() <= STATE_MAX_BYTES).and_then(|state| state.parse().ok());
         let read = SpanContext::new(
             TraceId::from_hex(hex(trace)?).ok()?,
             SpanId::from_hex(hex(step)?).ok()?,
             TraceFlags::new(flags) & TraceFlags::SAMPLED,
             true,
-            state
-                .filter(|state| state.len() <= STATE_MAX_BYTES)
-                .and_then(|state| state.parse().ok())
-                .unwrap_or_default(),
+            state.unwrap_or_default(),
         );
         read.is_valid().then_some(Self(read))
     }

@@ -6,8 +6,7 @@ use clap::Args;
 use url::Url;
 
 /// The standard's own names, for an endpoint that is set for all programs of a machine.
-const STANDARD: [(&str, &str); 2] =
-    [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", "/v1/traces")];
+const STANDARD: [(&str, &str); 2] = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", PATH)];
 const PATH: &str = "/v1/traces";
 
 /// Traces: where they go, and how many are taken.

@@ -79,8 +79,8 @@ async fn change_marketing(
 ) -> sqlx::Result<(HashSet<(Uuid, Uuid)>, HashSet<(Uuid, Uuid)>)> {
     let all: Vec<&(&DueStep<'_>, UpdateSubscription)> =
         ready.iter().filter(|(_, update)| update.list_id.is_none()).collect();
-    let items: Vec<&DueStep<'_>> = all.iter().map(|(item, _)| *item).collect();
-    let (tenants, contacts) = (column(&items, |item| item.due.tenant_id), column(&items, |item| item.due.contact_id));
+    let tenants = column(&all, |(item, _)| item.due.tenant_id);
+    let contacts = column(&all, |(item, _)| item.due.contact_id);
     // A later statement than the lock: it sees an opt-out that the lock waited for.
     let rows = sqlx::query!(
         "select w.tenant_id as \"tenant_id!\", w.id as \"id!\"
@@ -88,7 +88,7 @@ async fn change_marketing(
              where exists (select from own_opt_outs(w.tenant_id, w.address))",
         &tenants,
         &contacts,
-        &column(&items, |item| item.person.address.clone()),
+        &column(&all, |(item, _)| item.person.address.clone()),
     )
     .fetch_all(&mut *db)
     .await?;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use chrono::NaiveDate;
+use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -25,11 +26,11 @@ const UNKNOWN_KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Default)]
 pub struct Noted {
     /// Facts about sends.
-    pub events: EventKeys,
+    pub events: Vec<EventKey>,
     /// Notices of tenants.
-    pub notices: Keys,
+    pub notices: Vec<(Uuid, Uuid)>,
     /// Facts about contacts.
-    pub contacts: Keys,
+    pub contacts: Vec<(Uuid, Uuid)>,
     /// How many rows that was.
     pub taken: Taken,
     /// The notes.
@@ -54,44 +55,17 @@ impl Taken {
     }
 }
 
-/// Rows by tenant and id, as parallel arrays.
-#[derive(Debug, Default)]
-pub struct Keys {
-    /// The tenants.
-    pub tenants: Vec<Uuid>,
-    /// The ids.
-    pub ids: Vec<Uuid>,
-}
-
-/// Facts about sends, as parallel arrays.
-#[derive(Debug, Default)]
-pub struct EventKeys {
-    /// The tenants.
-    pub tenants: Vec<Uuid>,
-    /// The sends.
-    pub sends: Vec<Uuid>,
-    /// The ids.
-    pub ids: Vec<Uuid>,
-    /// The months of the sends.
-    pub months: Vec<NaiveDate>,
-}
-
-impl Keys {
-    /// Adds one.
-    pub fn push(&mut self, tenant: Uuid, id: Uuid) {
-        self.tenants.push(tenant);
-        self.ids.push(id);
-    }
-}
-
-impl EventKeys {
-    /// Adds one.
-    pub fn push(&mut self, tenant: Uuid, send: Uuid, id: Uuid, month: NaiveDate) {
-        self.tenants.push(tenant);
-        self.sends.push(send);
-        self.ids.push(id);
-        self.months.push(month);
-    }
+/// The key of a fact about a send.
+#[derive(Debug, Clone, Copy)]
+pub struct EventKey {
+    /// The tenant.
+    pub tenant_id: Uuid,
+    /// The send.
+    pub send_id: Uuid,
+    /// The id.
+    pub id: Uuid,
+    /// The month of the send.
+    pub month: NaiveDate,
 }
 
 #[derive(Debug)]
@@ -117,17 +91,17 @@ pub async fn read(db: &mut PgConnection) -> sqlx::Result<Noted> {
 
 /// Notes these notices and facts about sends again if they are still young, to be taken after a while. They are of a type that this version
 /// does not know: a newer one wrote them, and emits them when it takes the note.
-pub async fn put_back(db: &mut PgConnection, notices: &Keys, facts: &EventKeys) -> sqlx::Result<()> {
+pub async fn put_back(db: &mut PgConnection, notices: &[(Uuid, Uuid)], facts: &[EventKey]) -> sqlx::Result<()> {
     sqlx::query_file!(
         "queries/outbox/put_back.sql",
-        &notices.tenants,
-        &notices.ids,
+        &column(notices, |(tenant, _)| *tenant),
+        &column(notices, |(_, id)| *id),
         UNKNOWN_WAIT.as_secs_f64(),
         UNKNOWN_KEEP.as_secs_f64(),
-        &facts.tenants,
-        &facts.sends,
-        &facts.ids,
-        &facts.months
+        &column(facts, |fact| fact.tenant_id),
+        &column(facts, |fact| fact.send_id),
+        &column(facts, |fact| fact.id),
+        &column(facts, |fact| fact.month)
     )
     .execute(db)
     .await
@@ -172,14 +146,14 @@ pub async fn copy_for_feed(db: &mut PgConnection, noted: &Noted, tenants: &BTree
     sqlx::query_file!(
         "queries/outbox/copy_notes.sql",
         &tenants,
-        &events.tenants,
-        &events.months,
-        &events.sends,
-        &events.ids,
-        &notices.tenants,
-        &notices.ids,
-        &contacts.tenants,
-        &contacts.ids
+        &column(events, |fact| fact.tenant_id),
+        &column(events, |fact| fact.month),
+        &column(events, |fact| fact.send_id),
+        &column(events, |fact| fact.id),
+        &column(notices, |(tenant, _)| *tenant),
+        &column(notices, |(_, id)| *id),
+        &column(contacts, |(tenant, _)| *tenant),
+        &column(contacts, |(_, id)| *id)
     )
     .execute(db)
     .await
@@ -205,12 +179,12 @@ impl Noted {
             noted.notes.push(note.id);
             match (note.source.as_str(), note.month) {
                 ("events", Some(month)) => {
-                    for (send, id) in note.sends.into_iter().flatten().zip(note.ids) {
-                        noted.events.push(note.tenant_id, send, id, month);
+                    for (send_id, id) in note.sends.into_iter().flatten().zip(note.ids) {
+                        noted.events.push(EventKey { tenant_id: note.tenant_id, send_id, id, month });
                     }
                 }
-                ("notices", _) => note.ids.into_iter().for_each(|id| noted.notices.push(note.tenant_id, id)),
-                ("contacts", _) => note.ids.into_iter().for_each(|id| noted.contacts.push(note.tenant_id, id)),
+                ("notices", _) => noted.notices.extend(note.ids.into_iter().map(|id| (note.tenant_id, id))),
+                ("contacts", _) => noted.contacts.extend(note.ids.into_iter().map(|id| (note.tenant_id, id))),
                 // The table's check allows no other; a fact of a send always has its month.
                 _ => {}
             }

@@ -176,12 +176,11 @@ async fn write(db: &mut PgConnection, mut new: Vec<NewSuppression>) -> sqlx::Res
         }
         is_same
     });
-    let ids: Vec<Uuid> = new.iter().map(|_| new_id()).collect();
     sqlx::query_file_as!(
         Suppressed,
         "queries/suppressions/suppress.sql",
         &column(&new, |new| new.tenant_id),
-        &ids,
+        &column(&new, |_| new_id()),
         &column(&new, |new| new.address.as_str()) as &[&str],
         &column(&new, |new| new.reason.as_str()) as &[&str],
         &column(&new, |new| new.scope.as_str()) as &[&str],

@@ -48,11 +48,8 @@ pub fn check_liquid(source: &TemplateSource, known: &KnownFields) -> Result<Vec<
         let builder = Builder { part, context: Context::of(part), locals: &locals };
         faults.extend(items.iter().filter_map(|item| builder.fault(item)).take(FAULTS));
     }
-    if faults.is_empty() {
-        return Ok(variables.into_iter().collect());
-    }
     faults.truncate(FAULTS);
-    Err(faults)
+    if faults.is_empty() { Ok(variables.into_iter().collect()) } else { Err(faults) }
 }
 
 /// Options that make every optional piece appear, so that what compiles here compiles for any sender.

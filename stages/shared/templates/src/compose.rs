@@ -79,13 +79,10 @@ pub fn check_snippet(part: Part, is_layout: bool, source: &str) -> Result<(), Ve
     let locals = Locals::collect(&items);
     let builder = Builder { part, context: Context::of(part), locals: &locals };
     faults.extend(items.iter().filter_map(|item| builder.fault(item)));
-    let places = insertions.iter().filter(|insertion| insertion.include.is_none());
-    match (is_layout, places.collect::<Vec<_>>().as_slice()) {
-        (false, _) | (true, [_]) => {}
-        (true, places) => {
-            let at = places.get(1).map_or(Position::START, |second| second.at);
-            faults.push(Problem::new(FaultCode::ContentPlace, "a layout needs one `{{ content }}`").at(part, at));
-        }
+    let places: Vec<_> = insertions.iter().filter(|insertion| insertion.include.is_none()).collect();
+    if is_layout && places.len() != 1 {
+        let at = places.get(1).map_or(Position::START, |second| second.at);
+        faults.push(Problem::new(FaultCode::ContentPlace, "a layout needs one `{{ content }}`").at(part, at));
     }
     faults.truncate(FAULTS);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
@@ -195,14 +192,10 @@ struct PartComposer<'a> {
 impl PartComposer<'_> {
     fn run(&mut self, source: &str, layout: Option<Layout<'_>>) -> Result<(), TemplateFault> {
         let body = self.add(None, SourceKind::Fragment, source)?;
-        match layout {
-            None => self.write(body, None, body),
-            Some(layout) => {
-                let around =
-                    self.add(Some(format!("the layout `{}`", layout.name)), SourceKind::Layout, layout.source)?;
-                self.write(around, Some(Position::START), body)
-            }
-        }
+        let Some(layout) = layout else { return self.write(body, None, body) };
+        let name = format!("the layout `{}`", layout.name);
+        let around = self.add(Some(name), SourceKind::Layout, layout.source)?;
+        self.write(around, Some(Position::START), body)
     }
 
     /// Reads a source.
@@ -287,10 +280,7 @@ impl PartComposer<'_> {
                     Some(_) => format!("the snippet `{name}` has no text for this part"),
                 };
                 let origin = self.composed.sources.get(index).and_then(|source| source.name.as_ref());
-                let detail = match origin {
-                    None => why,
-                    Some(origin) => inside(origin, place, &why),
-                };
+                let detail = origin.map(|origin| inside(origin, place, &why)).unwrap_or(why);
                 let fault = self.fault(FaultCode::UnknownSnippet, detail, at);
                 if self.faults.len() + 1 >= FAULTS {
                     return Err(fault);

@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use super::escape::has_prefix;
+
 /// What a comment means to programs that know conditional comments.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Conditional<'d> {
@@ -36,8 +38,7 @@ pub(super) fn read(comment: &str) -> Result<Option<Conditional<'_>>, Unclear> {
     if bare.eq_ignore_ascii_case("[endif]") {
         return Ok(Some(Conditional::End));
     }
-    let is_start = inner.trim_ascii_start().get(..3).is_some_and(|word| word.eq_ignore_ascii_case("[if"));
-    if !is_start {
+    if !has_prefix(inner.trim_ascii_start(), "[if") {
         return if lower.contains("[endif") { Err(Unclear) } else { Ok(None) };
     }
     let from = start + inner.len() - inner.trim_ascii_start().len() + 3;
@@ -47,9 +48,7 @@ pub(super) fn read(comment: &str) -> Result<Option<Conditional<'_>>, Unclear> {
     if after.is_empty() {
         return Ok(Some(Conditional::Start { condition }));
     }
-    let Some(content) = after.strip_prefix('>').filter(|_| is_comment && comment.ends_with("-->")) else {
-        return Err(Unclear);
-    };
+    let content = after.strip_prefix('>').filter(|_| is_comment && comment.ends_with("-->")).ok_or(Unclear)?;
     if matches!(content.trim_ascii(), "" | "<!" | "<!--") {
         return Ok(Some(Conditional::Start { condition }));
     }

@@ -11,47 +11,6 @@ const FORMATTING: [&str; 14] =
     ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"];
 /// Elements that end by themselves where another of their kind begins.
 const ENDING: [&str; 8] = ["p", "li", "dt", "dd", "td", "th", "tr", "option"];
-/// Elements that a browser closes when a table or a part of it ends. Their start tags mean nothing outside of a table.
-const TABLE_PARTS: [&str; 8] = ["tbody", "thead", "tfoot", "tr", "td", "th", "caption", "colgroup"];
-/// Elements whose start tag ends an open paragraph.
-const BLOCKS: [&str; 30] = [
-    "address",
-    "article",
-    "aside",
-    "blockquote",
-    "center",
-    "details",
-    "dialog",
-    "dir",
-    "div",
-    "dl",
-    "fieldset",
-    "figcaption",
-    "figure",
-    "footer",
-    "form",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-    "header",
-    "main",
-    "menu",
-    "nav",
-    "ol",
-    "p",
-    "pre",
-    "section",
-    "ul",
-];
-/// Elements, beside the blocks and table parts, that an end tag of another element does not close.
-const SPECIAL: [&str; 27] = [
-    "applet", "body", "button", "frame", "head", "hgroup", "html", "iframe", "li", "dd", "dt", "listing", "marquee",
-    "math", "noembed", "noframes", "noscript", "object", "script", "search", "select", "style", "summary", "svg",
-    "table", "template", "textarea",
-];
 /// Elements that an end tag does not reach through: it finds no formatting element outside of them. In `noscript`, it is text to
 /// a browser that runs scripts.
 const BARRIERS: [&str; 13] = [
@@ -63,58 +22,33 @@ const BARRIERS: [&str; 13] = [
 const FORMATTING_OPEN: usize = 3;
 /// Nor is one around more elements than this.
 const FORMATTING_DEPTH: usize = 7;
-/// Elements that hide nothing of what is in them.
-const PLAIN: [&str; 49] = [
-    "a",
-    "address",
-    "article",
-    "aside",
-    "b",
-    "big",
-    "blockquote",
-    "center",
-    "code",
-    "dd",
-    "div",
-    "dl",
-    "dt",
-    "em",
-    "font",
-    "footer",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-    "header",
-    "i",
-    "li",
-    "main",
-    "nav",
-    "ol",
-    "p",
-    "pre",
-    "section",
-    "small",
-    "span",
-    "strong",
-    "sub",
-    "sup",
-    "table",
-    "tbody",
-    "td",
-    "tfoot",
-    "th",
-    "thead",
-    "tr",
-    "tt",
-    "u",
-    "ul",
-    "html",
-    "body",
-    "figure",
-];
+/// What a browser makes of an element's tags.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ElementKind {
+    /// Its start tag ends an open paragraph.
+    Block,
+    /// It is closed when a table or a part of it ends. Its start tag means nothing outside of a table.
+    TablePart,
+    /// Neither of these, and an end tag of another element does not close it.
+    Special,
+    /// An end tag of an element around it closes it.
+    Other,
+}
+
+impl ElementKind {
+    fn of(name: &str) -> Self {
+        match name {
+            "address" | "article" | "aside" | "blockquote" | "center" | "details" | "dialog" | "dir" | "div" | "dl"
+            | "fieldset" | "figcaption" | "figure" | "footer" | "form" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6"
+            | "header" | "main" | "menu" | "nav" | "ol" | "p" | "pre" | "section" | "ul" => Self::Block,
+            "tbody" | "thead" | "tfoot" | "tr" | "td" | "th" | "caption" | "colgroup" => Self::TablePart,
+            "applet" | "body" | "button" | "frame" | "head" | "hgroup" | "html" | "iframe" | "li" | "dd" | "dt"
+            | "listing" | "marquee" | "math" | "noembed" | "noframes" | "noscript" | "object" | "script" | "search"
+            | "select" | "style" | "summary" | "svg" | "table" | "template" | "textarea" => Self::Special,
+            _ => Self::Other,
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Element {
@@ -228,7 +162,7 @@ impl Elements {
                 "option" => &[&["option"]],
                 "td" | "th" => &[&["td", "th"]],
                 "tr" => &[&["td", "th"], &["tr"]],
-                block if BLOCKS.contains(&block) => &[&["p"]],
+                block if ElementKind::of(block) == ElementKind::Block => &[&["p"]],
                 _ => &[],
             };
             for names in ends {
@@ -239,7 +173,15 @@ impl Elements {
                 }
             }
         }
-        let is_plain = is_plain && self.is_plain() && PLAIN.contains(&name);
+        let is_plain = match name {
+            // Elements that hide nothing of what is in them.
+            "a" | "address" | "article" | "aside" | "b" | "big" | "blockquote" | "center" | "code" | "dd" | "div"
+            | "dl" | "dt" | "em" | "font" | "footer" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "header" | "i"
+            | "li" | "main" | "nav" | "ol" | "p" | "pre" | "section" | "small" | "span" | "strong" | "sub" | "sup"
+            | "table" | "tbody" | "td" | "tfoot" | "th" | "thead" | "tr" | "tt" | "u" | "ul" | "html" | "body"
+            | "figure" => is_plain && self.is_plain(),
+            _ => false,
+        };
         let run = self.base(label);
         let is_certain = self.is_certain(name, label);
         *self.counts.entry(name.to_owned()).or_default() += 1;
@@ -261,8 +203,9 @@ impl Elements {
             }
             return self.reopened.len();
         }
-        let ends_block = is_special(name);
-        let is_table_part = name == "table" || TABLE_PARTS.contains(&name);
+        let kind = ElementKind::of(name);
+        let ends_block = kind != ElementKind::Other;
+        let is_table_part = name == "table" || kind == ElementKind::TablePart;
         let mut at = self.open.len();
         let mut is_clear = true;
         while at > base {
@@ -272,9 +215,10 @@ impl Elements {
             if other == name {
                 break;
             }
-            is_clear &= !is_special(other)
+            let other_kind = ElementKind::of(other);
+            is_clear &= other_kind == ElementKind::Other
                 || (ends_block && matches!(other, "p" | "li" | "dt" | "dd"))
-                || (is_table_part && TABLE_PARTS.contains(&other));
+                || (is_table_part && other_kind == ElementKind::TablePart);
             let is_reached = is_clear || (is_formatting && !BARRIERS.contains(&other));
             // The end tag of a form closes the form and nothing in it.
             if at == base || !is_reached || name == "form" {
@@ -307,7 +251,8 @@ impl Elements {
     fn ends_alone(&self, name: &str, at: usize) -> bool {
         let of_its_kind = self.counts.get(name).copied().unwrap_or_default()
             + self.reopened.iter().filter(|known| *known == name).count();
-        let around = self.open.iter().skip(at).filter(|element| is_special(&element.name)).count();
+        let kinds = self.open.iter().skip(at).map(|element| ElementKind::of(&element.name));
+        let around = kinds.filter(|kind| *kind != ElementKind::Other).count();
         of_its_kind <= FORMATTING_OPEN && around <= FORMATTING_DEPTH
     }
 
@@ -335,10 +280,7 @@ impl Elements {
         // The element that stays replaces the removed ones: it hides if one of them hides.
         let hides = self.open.iter().skip(length).any(|element| !element.is_plain);
         self.truncate(length);
-        if hides
-            && count > 0
-            && let Some(last) = self.open.last_mut()
-        {
+        if hides && let Some(last) = self.open.last_mut() {
             last.is_plain = false;
         }
     }
@@ -360,10 +302,6 @@ impl Elements {
             .map(|name| if name == "p" { "<div></div>".to_owned() } else { format!("</{name}>") })
             .collect()
     }
-}
-
-fn is_special(name: &str) -> bool {
-    SPECIAL.contains(&name) || BLOCKS.contains(&name) || TABLE_PARTS.contains(&name)
 }
 
 /// Whether an attribute hides nothing. A value that is not known may hide anything, except where no value can.
@@ -411,10 +349,8 @@ fn is_plain_declaration(declaration: &str) -> bool {
         "line-height" => match value.parse::<f32>() {
             Ok(factor) => (1.0..=3.0).contains(&factor),
             Err(_) => {
-                value
-                    .strip_suffix('%')
-                    .and_then(|percent| percent.parse::<f32>().ok())
-                    .is_some_and(|percent| percent >= 100.0)
+                let percent = value.strip_suffix('%').and_then(|percent| percent.parse::<f32>().ok());
+                percent.is_some_and(|percent| percent >= 100.0)
                     || pixels(value).is_some_and(|pixels| (9.0..=100.0).contains(&pixels))
             }
         },
@@ -431,13 +367,11 @@ fn is_small_length(length: &str) -> bool {
 
 /// A length in pixels, from `px` or `pt`.
 fn pixels(length: &str) -> Option<f32> {
-    match length.strip_suffix("px") {
-        Some(pixels) => pixels.trim().parse().ok(),
-        None => length
-            .strip_suffix("pt")
-            .and_then(|points| points.trim().parse::<f32>().ok())
-            .map(|points| points * 4.0 / 3.0),
+    if let Some(pixels) = length.strip_suffix("px") {
+        return pixels.trim().parse().ok();
     }
+    let points: f32 = length.strip_suffix("pt")?.trim().parse().ok()?;
+    Some(points * 4.0 / 3.0)
 }
 
 /// How bright a colour is, from 0 to 255. `None`: not known.

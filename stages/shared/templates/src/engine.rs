@@ -1,7 +1,6 @@
 //! Runs a part's tree for one recipient. Every operation, value and byte is charged to one budget, where the work is done.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use liquid::model::{KString, State, Value, ValueView, ValueViewCmp};
 use runtime::Budget;
@@ -110,10 +109,7 @@ impl<'a> Engine<'a> {
                 self.run(target, &mut written)?;
                 self.take(text_steps(written.len()))?;
                 let value = htmlize::unescape_attribute(&written);
-                match kind.refuses(&value) {
-                    Some(instead) => out.push_str(instead),
-                    None => escape::html(&value, out),
-                }
+                escape::html(kind.checked(&value), out);
             }
             Instruction::OpenPixel => escape::html(&self.scope.links.open_pixel(), out),
             Instruction::Unsubscribe(escape) => escape.push(self.scope.unsubscribe(), out),
@@ -123,14 +119,12 @@ impl<'a> Engine<'a> {
                 return if is_shown { Ok(Flow::Next) } else { self.run(body, out) };
             }
             Instruction::Choose { branches, otherwise } => {
-                let mut chosen = otherwise;
                 for (test, body) in branches {
                     if self.holds(test)? {
-                        chosen = body;
-                        break;
+                        return self.run(body, out);
                     }
                 }
-                return self.run(chosen, out);
+                return self.run(otherwise, out);
             }
             Instruction::Case { value, branches, otherwise } => {
                 let chosen = self.case(value, branches)?;
@@ -182,10 +176,7 @@ impl<'a> Engine<'a> {
         let url = htmlize::unescape_attribute(&written);
         let url = url.trim();
         if !escape::is_web_address(url) {
-            match AddressKind::Link.refuses(url) {
-                Some(instead) => out.push_str(instead),
-                None => escape::html(url, out),
-            }
+            escape::html(AddressKind::Link.checked(url), out);
         } else if url == self.scope.unsubscribe() || url == self.scope.preferences() {
             escape::html(url, out);
         } else {
@@ -252,7 +243,7 @@ impl<'a> Engine<'a> {
     fn case<'o>(
         &self,
         value: &Operand,
-        branches: &'o [CaseBranch],
+        branches: &'o [(Vec<Operand>, Vec<Instruction>)],
     ) -> Result<Option<&'o Vec<Instruction>>, RenderFault> {
         let value = self.scope.value(value)?;
         for (alternatives, body) in branches {
@@ -332,20 +323,9 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// The alternatives of a `when`, and its body.
-type CaseBranch = (Vec<Operand>, Vec<Instruction>);
-
 fn print(value: &dyn ValueView, escape: Escape, breaks: bool, out: &mut String) {
     let start = out.len();
-    match value.as_scalar() {
-        Some(_) => escape.push(&value.to_kstr(), out),
-        None => {
-            let mut text = String::new();
-            // Writing to a String does not fail.
-            let _ = write!(text, "{}", value.render());
-            escape.push(&text, out);
-        }
-    }
+    escape.push(&value.to_kstr(), out);
     if breaks {
         let broken = out.get(start..).unwrap_or_default().replace("\r\n", "\n").replace('\n', "<br />\n");
         out.truncate(start);

@@ -43,9 +43,7 @@ pub(super) fn body(text: &str) -> Cow<'_, str> {
     while let Some(character) = characters.next() {
         match character {
             '\r' => {
-                if characters.peek() == Some(&'\n') {
-                    characters.next();
-                }
+                characters.next_if_eq(&'\n');
                 out.push_str("\r\n");
             }
             '\n' => out.push_str("\r\n"),

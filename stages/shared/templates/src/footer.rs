@@ -27,12 +27,9 @@ fn shows(items: &[Item], field: Shown) -> Shows {
         } else if closes(item).is_some() {
             open.pop();
         }
-        let shows = match &item.kind {
-            ItemKind::Output { shows, .. } => *shows,
-            _ => None,
-        };
+        let is_shown = matches!(&item.kind, ItemKind::Output { shows: Some(shown), .. } if *shown == field);
         // What is captured may never be printed.
-        if shows == Some(field) && !open.contains(&Block::Capture) {
+        if is_shown && !open.contains(&Block::Capture) {
             if open.is_empty() && !prints_markup {
                 return Shows::Always;
             }

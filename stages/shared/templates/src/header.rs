@@ -38,15 +38,6 @@ fn encoded(text: &str) -> String {
 
 /// `"Display Name" <address>`, or the address alone.
 pub(super) fn mailbox(name: &str, address: &str) -> String {
-    written(To::from(Mailboxes::from(parsed(name, address))).display())
-}
-
-/// Several of [`mailbox`], each on a line of its own: lettre folds within names alone, and plain addresses have none.
-pub(super) fn mailboxes(list: &[(String, String)]) -> String {
-    list.iter().map(|(name, address)| mailbox(name, address)).collect::<Vec<_>>().join(",\r\n ")
-}
-
-fn parsed(name: &str, address: &str) -> Mailbox {
     let address: String = address
         .chars()
         .filter(|letter| !letter.is_control() && !letter.is_whitespace() && !"<>,;:\"()[]\\".contains(*letter))
@@ -55,7 +46,13 @@ fn parsed(name: &str, address: &str) -> Mailbox {
     let name = Some(name.trim().to_owned()).filter(|name| !name.is_empty());
     // Contacts' and senders' addresses were checked when they were taken in.
     let (user, domain) = address.rsplit_once('@').unwrap_or((&address, ""));
-    Mailbox::new(name, Address::new_dangerous(user, domain))
+    let mailbox = Mailbox::new(name, Address::new_dangerous(user, domain));
+    written(To::from(Mailboxes::from(mailbox)).display())
+}
+
+/// Several of [`mailbox`], each on a line of its own: lettre folds within names alone, and plain addresses have none.
+pub(super) fn mailboxes(list: &[(String, String)]) -> String {
+    list.iter().map(|(name, address)| mailbox(name, address)).collect::<Vec<_>>().join(",\r\n ")
 }
 
 /// A further field with its CRLF; nothing for a name that is not made of letters, digits and dashes.

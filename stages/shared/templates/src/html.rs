@@ -32,19 +32,16 @@ pub(super) struct Inserts {
     pub(super) track_links: bool,
 }
 
-/// An HTML part with everything in it.
-pub(super) struct Rewritten {
-    /// Every Liquid tag is still there, in its order; those of a link or an address stand in its target.
-    pub(super) items: Vec<Item>,
-    /// What the styles of printed values are checked with.
-    pub(super) styles: RootStyles,
-}
-
-/// Rewrites the items of an HTML part.
+/// Rewrites the items of an HTML part. Every Liquid tag is still there, in its order; those of a link or an address stand in its target.
+/// Answers as well what the styles of printed values are checked with.
 ///
 /// # Errors
 /// The first place where the HTML does not end what it begins, or where a value would be read as markup.
-pub(super) fn rewrite(items: &[Item], inserts: Inserts, budget: &Budget) -> Result<Rewritten, TemplateFault> {
+pub(super) fn rewrite(
+    items: &[Item],
+    inserts: Inserts,
+    budget: &Budget,
+) -> Result<(Vec<Item>, RootStyles), TemplateFault> {
     let (mut placeholders, document) = Placeholders::document(items, budget).map_err(too_complex)?;
     let start_word = if inserts.start.is_empty() { String::new() } else { placeholders.add(inserts.start) };
     let end_word = if inserts.end.is_empty() { String::new() } else { placeholders.add(inserts.end) };
@@ -52,7 +49,7 @@ pub(super) fn rewrite(items: &[Item], inserts: Inserts, budget: &Budget) -> Resu
     rewriter.track_links = inserts.track_links;
     rewriter.read(MarkupReader::strict(&document, budget))?;
     let styles = rewriter.styles.take().unwrap_or_default();
-    Ok(Rewritten { items: rewriter.finish(&start_word, &end_word), styles })
+    Ok((rewriter.finish(&start_word, &end_word), styles))
 }
 
 /// A value that was printed as HTML, read to its end.

@@ -61,7 +61,7 @@ pub(super) fn tokens(markup: &str) -> Result<Vec<LiquidToken<'_>>, Problem> {
             b'<' => (LiquidToken::Compare(Comparison::Less), 1),
             b'>' if next == Some(b'=') => (LiquidToken::Compare(Comparison::GreaterOrEqual), 2),
             b'>' => (LiquidToken::Compare(Comparison::Greater), 1),
-            b'\'' | b'"' => text(markup, at)?,
+            b'\'' | b'"' => text(markup, at, char::from(byte))?,
             b'0'..=b'9' => number(markup, at)?,
             b'+' | b'-' if next.is_some_and(|digit| digit.is_ascii_digit()) => number(markup, at)?,
             b'a'..=b'z' | b'A'..=b'Z' | b'_' => name(markup, at),
@@ -85,8 +85,7 @@ pub(super) fn brief(markup: &str) -> String {
     line.chars().take(77).chain("...".chars()).collect()
 }
 
-fn text(markup: &str, at: usize) -> Result<(LiquidToken<'_>, usize), Problem> {
-    let quote = markup.as_bytes().get(at).copied().map(char::from).unwrap_or('"');
+fn text(markup: &str, at: usize, quote: char) -> Result<(LiquidToken<'_>, usize), Problem> {
     let rest = markup.get(at + 1..).unwrap_or_default();
     let end =
         rest.find(quote).ok_or_else(|| Problem::syntax(format!("a text is never closed in `{}`", brief(markup))))?;
@@ -95,10 +94,8 @@ fn text(markup: &str, at: usize) -> Result<(LiquidToken<'_>, usize), Problem> {
 
 fn name(markup: &str, at: usize) -> (LiquidToken<'_>, usize) {
     let rest = markup.get(at..).unwrap_or_default();
-    let end = rest
-        .bytes()
-        .position(|byte| !(byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'))
-        .unwrap_or(rest.len());
+    let is_end = |letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == '-');
+    let end = rest.find(is_end).unwrap_or(rest.len());
     (LiquidToken::Name(rest.get(..end).unwrap_or_default()), end)
 }
 

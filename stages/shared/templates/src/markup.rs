@@ -11,6 +11,7 @@ use std::ops::Range;
 use runtime::{Budget, Spent};
 
 use super::conditional::{self, Conditional, HIDDEN_END};
+use super::escape::has_prefix;
 use super::limits::text_steps;
 
 /// Elements that have no end tag.
@@ -175,12 +176,10 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
                 None => Ok(None),
             };
         }
-        let token = match self.raw.take() {
-            Some((name, tag)) => match self.raw_text(name, tag)? {
-                Some(token) => token,
-                None if start >= self.document.len() => return Ok(None),
-                None => self.piece()?,
-            },
+        let raw = self.raw.take().map(|(name, tag)| self.raw_text(name, tag)).transpose()?.flatten();
+        let token = match raw {
+            Some(token) => token,
+            None if start >= self.document.len() => return Ok(None),
             None => self.piece()?,
         };
         self.budget.take_steps(text_steps(self.at - start)).map_err(|spent| Broken { at: start, why: spent.into() })?;
@@ -216,9 +215,7 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
 
     /// A fault for a strict reader; for a lenient one, the document ends here.
     fn broken(&mut self, at: usize, why: MarkupFaultReason) -> Result<(), Broken> {
-        if self.is_strict {
-            return Err(Broken { at, why });
-        }
+        self.refuse(at, why)?;
         self.at = self.document.len();
         Ok(())
     }
@@ -258,7 +255,6 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
         let end = self.rest(start).match_indices("</").map(|(at, _)| start + at).find(is_end);
         let Some(end) = end else {
             self.broken(tag, MarkupFaultReason::RawText)?;
-            self.at = self.document.len();
             let span = self.span(start..self.at);
             return Ok((!span.text.is_empty()).then_some(HtmlToken::Text { span, is_raw: true }));
         };
@@ -275,31 +271,20 @@ impl<'d, 'b> MarkupReader<'d, 'b> {
 
     /// With scripts, `noscript` is an element of raw text; without, it is not. Its end must be the same either way.
     fn check_noscript(&self, DocumentSpan { text, start }: DocumentSpan<'_>) -> Result<(), Broken> {
-        let ends = |(open, _): (usize, &str)| {
-            text.get(open + 2..open + 10).is_some_and(|word| word.eq_ignore_ascii_case("noscript"))
-        };
-        if self.noscript > 0 && text.match_indices("</").any(ends) {
-            self.refuse(start, MarkupFaultReason::Ambiguous)
-        } else {
-            Ok(())
-        }
+        let is_ended = self.noscript > 0 && text.split("</").skip(1).any(|rest| has_prefix(rest, "noscript"));
+        if is_ended { self.refuse(start, MarkupFaultReason::Ambiguous) } else { Ok(()) }
     }
 
     /// `<!-- -->`, `<!doctype>`, `<![if]>`, `<?x>`, `</ >`.
     fn comment(&mut self, open: usize) -> Result<HtmlToken<'d>, Broken> {
         let rest = self.rest(open);
         let end = if let Some(inner) = rest.strip_prefix("<!--") {
-            if inner.starts_with('>') {
-                Some(5)
-            } else if inner.starts_with("->") {
-                Some(6)
-            } else {
-                let ends = |at: &usize| {
-                    let before = inner.get(..*at).unwrap_or_default();
-                    before.ends_with("--") || before.ends_with("--!")
-                };
-                inner.match_indices('>').map(|(at, _)| at).find(ends).map(|at| at + 5)
-            }
+            let ends = |at: &usize| {
+                let before = inner.get(..*at).unwrap_or_default();
+                // `<!-->` and `<!--->` are whole.
+                matches!(before, "" | "-") || before.ends_with("--") || before.ends_with("--!")
+            };
+            inner.match_indices('>').map(|(at, _)| at).find(ends).map(|at| at + 5)
         } else {
             let end = rest.find('>').map(|end| end + 1);
             // In SVG, a CDATA section ends at `]]>`; elsewhere at the first `>`.

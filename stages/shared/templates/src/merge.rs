@@ -86,12 +86,6 @@ pub struct DataFault {
     pub detail: String,
 }
 
-impl DataFault {
-    fn of_whole(code: &'static str, detail: String) -> Self {
-        Self { path: String::new(), code, detail }
-    }
-}
-
 impl DataLimits {
     /// Checks merge data against the limits. Goes no deeper than they allow.
     ///
@@ -126,7 +120,7 @@ impl Counted {
         self.values += 1;
         if self.values > self.limits.values {
             let detail = format!("may have at most {} values in all", self.limits.values);
-            return Err(DataFault::of_whole("too_many", detail));
+            return Err(DataFault { path: String::new(), code: "too_many", detail });
         }
         match value {
             Value::String(text) => self.take(text.len()),
@@ -150,7 +144,7 @@ impl Counted {
         self.bytes += bytes;
         if self.bytes > self.limits.bytes {
             let detail = format!("may have at most {} bytes in all", self.limits.bytes);
-            return Err(DataFault::of_whole("too_long", detail));
+            return Err(DataFault { path: String::new(), code: "too_long", detail });
         }
         Ok(())
     }

@@ -126,7 +126,8 @@ impl CompiledMessage {
                 Program::To => to(data),
                 Program::Subject(ops) => {
                     engine.render(ops, &mut written)?;
-                    subject_line(&written)?
+                    check_subject(&written)?;
+                    header::subject(&written)
                 }
                 Program::Body(part, ops) => {
                     if *part != current {
@@ -165,11 +166,8 @@ fn to(data: &MergeData) -> String {
     header::mailbox(&format!("{first} {last}"), &data.contact.email)
 }
 
-fn subject_line(subject: &str) -> Result<String, RenderFault> {
-    if subject.len() > SUBJECT_BYTES {
-        return Err(RenderFault::SubjectTooLong);
-    }
-    Ok(header::subject(subject))
+fn check_subject(subject: &str) -> Result<(), RenderFault> {
+    if subject.len() > SUBJECT_BYTES { Err(RenderFault::SubjectTooLong) } else { Ok(()) }
 }
 
 /// A skeleton in the making.
@@ -372,9 +370,7 @@ pub fn preview(
     }))
     .unwrap_or(Err(RenderFault::Engine))?;
     let [subject, text, html] = rendered;
-    if subject.len() > SUBJECT_BYTES {
-        return Err(RenderFault::SubjectTooLong.into());
-    }
+    check_subject(&subject)?;
     let lines = |body: &str| escape::body(body).replace("\r\n", "\n");
     Ok(MessagePreview { subject: escape::header(&subject), html: lines(&html), text: lines(&text) })
 }

@@ -19,42 +19,6 @@ use super::scan::{SourceKind, plain_lines, scan_source};
 /// HTML elements without an end tag.
 const VOID: [&str; 14] =
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"];
-/// The elements there are. `mj-include`, which would read a file, is none of them.
-const ELEMENTS: [&str; 33] = [
-    "mj-accordion",
-    "mj-accordion-element",
-    "mj-accordion-text",
-    "mj-accordion-title",
-    "mj-all",
-    "mj-attributes",
-    "mj-body",
-    "mj-breakpoint",
-    "mj-button",
-    "mj-carousel",
-    "mj-carousel-image",
-    "mj-class",
-    "mj-column",
-    "mj-divider",
-    "mj-font",
-    "mj-group",
-    "mj-head",
-    "mj-hero",
-    "mj-image",
-    "mj-navbar",
-    "mj-navbar-link",
-    "mj-preview",
-    "mj-raw",
-    "mj-section",
-    "mj-social",
-    "mj-social-element",
-    "mj-spacer",
-    "mj-style",
-    "mj-table",
-    "mj-text",
-    "mj-title",
-    "mj-wrapper",
-    "mjml",
-];
 
 /// Compiles MJML to HTML. The Liquid in it stands in the HTML as it was written.
 ///
@@ -181,10 +145,6 @@ impl<'s> MjmlDocument<'s> {
         let mut restored = self.source.get(..self.in_source(self.start)).unwrap_or_default().to_owned();
         let mut seen: Vec<bool> =
             self.words.iter().map(|(_, at, offset)| at.is_none() || *offset < self.start).collect();
-        let too_large = || {
-            let detail = format!("the HTML has more than {SOURCE_BYTES} bytes; at most {SOURCE_BYTES} are allowed");
-            Problem::new(FaultCode::SourceTooLarge, detail).at(Part::BodyHtml, Position::START)
-        };
         let mut pieces = html.split(self.prefix.as_str());
         restored.push_str(pieces.next().unwrap_or_default());
         for piece in pieces {
@@ -203,21 +163,20 @@ impl<'s> MjmlDocument<'s> {
             restored.push_str(rest);
             // A word may stand for much, and MJML may repeat it.
             if restored.len() > SOURCE_BYTES {
-                return Err(too_large());
+                break;
             }
         }
         if restored.len() > SOURCE_BYTES {
-            return Err(too_large());
+            let detail = format!("the HTML has more than {SOURCE_BYTES} bytes; at most {SOURCE_BYTES} are allowed");
+            return Err(Problem::new(FaultCode::SourceTooLarge, detail).at(Part::BodyHtml, Position::START));
         }
-        match self.words.iter().zip(&seen).find_map(|((span, at, _), seen)| at.filter(|_| !seen).map(|at| (span, at))) {
-            None => Ok(restored),
-            Some((span, at)) => {
-                let written = brief(self.source.get(span.clone()).unwrap_or_default());
-                let detail =
-                    format!("`{written}` stands where MJML drops it; put it into text, an attribute or between blocks");
-                Err(Problem::new(FaultCode::HtmlInvalid, detail).at(Part::BodyHtml, at))
-            }
-        }
+        let mut words = self.words.iter().zip(&seen);
+        let dropped = words.find_map(|((span, at, _), seen)| at.filter(|_| !seen).map(|at| (span, at)));
+        let Some((span, at)) = dropped else { return Ok(restored) };
+        let written = brief(self.source.get(span.clone()).unwrap_or_default());
+        let detail =
+            format!("`{written}` stands where MJML drops it; put it into text, an attribute or between blocks");
+        Err(Problem::new(FaultCode::HtmlInvalid, detail).at(Part::BodyHtml, at))
     }
 
     /// The offset in the source of an offset in the text.
@@ -308,10 +267,8 @@ impl<'d> MjmlShape<'d> {
                 | Token::ConditionalCommentStart { span, .. }
                 | Token::ConditionalCommentEnd { span } => self.count(start + span.start())?,
                 Token::ElementEnd { end: ElementEnd::Empty, .. } => drop(self.open.pop()),
-                Token::ElementEnd { end: ElementEnd::Open, .. }
-                    if self.open.last().is_some_and(|element| VOID.contains(&element.name)) =>
-                {
-                    self.open.pop();
+                Token::ElementEnd { end: ElementEnd::Open, .. } => {
+                    self.open.pop_if(|open| VOID.contains(&open.name));
                 }
                 Token::ElementEnd { end: ElementEnd::Close(prefix, local), span } => {
                     self.end(named(text, prefix, local), start + span.start())?;
@@ -320,19 +277,22 @@ impl<'d> MjmlShape<'d> {
             }
         }
         self.check_copies(start)?;
-        match self.open.last() {
-            None => Ok(()),
-            Some(OpenElement { name, at, .. }) => {
-                Err(self.document.fault(*at, format!("`<{}>` is never closed", brief(name))))
-            }
-        }
+        let Some(OpenElement { name, at, .. }) = self.open.last() else { return Ok(()) };
+        Err(self.document.fault(*at, format!("`<{}>` is never closed", brief(name))))
     }
 
     fn begin(&mut self, name: &'d str, local: &str, at: usize) -> Result<(), TemplateFault> {
         // mrml goes by the local name.
         if name.starts_with("mj") || local.starts_with("mj") {
-            if !ELEMENTS.contains(&name) {
-                return Err(self.document.fault(at, format!("MJML has no element `<{}>`", brief(name))));
+            match name.strip_prefix("mj-").unwrap_or_default() {
+                // The elements there are. `mj-include`, which would read a file, is none of them.
+                "accordion" | "accordion-element" | "accordion-text" | "accordion-title" | "all" | "attributes"
+                | "body" | "breakpoint" | "button" | "carousel" | "carousel-image" | "class" | "column" | "divider"
+                | "font" | "group" | "head" | "hero" | "image" | "navbar" | "navbar-link" | "preview" | "raw"
+                | "section" | "social" | "social-element" | "spacer" | "style" | "table" | "text" | "title"
+                | "wrapper" => {}
+                _ if name == "mjml" => {}
+                _ => return Err(self.document.fault(at, format!("MJML has no element `<{}>`", brief(name)))),
             }
             self.count(at)?;
         }
@@ -363,17 +323,14 @@ impl<'d> MjmlShape<'d> {
     }
 
     fn end(&mut self, name: &'d str, at: usize) -> Result<(), TemplateFault> {
-        match self.open.last() {
-            Some(open) if open.name == name => {
-                self.open.pop();
-                Ok(())
-            }
-            Some(open) => {
-                let detail = format!("`</{}>` found where `</{}>` is expected", brief(name), brief(open.name));
-                Err(self.document.fault(at, detail))
-            }
-            None => Err(self.document.fault(at, format!("`</{}>` closes nothing", brief(name)))),
+        if self.open.pop_if(|open| open.name == name).is_some() {
+            return Ok(());
         }
+        let detail = match self.open.last() {
+            Some(open) => format!("`</{}>` found where `</{}>` is expected", brief(name), brief(open.name)),
+            None => format!("`</{}>` closes nothing", brief(name)),
+        };
+        Err(self.document.fault(at, detail))
     }
 }
 

@@ -6,7 +6,7 @@ use super::TemplateKind;
 use super::fault::{FaultCode, Part, Problem, TemplateFault};
 use super::limits::FAULTS;
 use super::scan::{Item, ItemKind};
-use super::syntax::{Block, Condition, FilterChain, Index, LiquidTag, Operand, Over, Path};
+use super::syntax::{Block, FilterChain, Index, LiquidTag, Operand, Over, Path};
 
 /// The contact's own fields, as `contact.<name>`.
 pub(super) const CONTACT_FIELDS: [&str; 10] = [
@@ -58,8 +58,8 @@ impl Locals {
     }
 
     /// Whether printing this name prints text that was escaped when it was captured, whatever happened before.
-    pub(super) fn is_escaped(&self, path: &Path) -> bool {
-        path.rest.is_empty() && self.captured.contains(&path.root) && !self.is_ambiguous(&path.root)
+    pub(super) fn is_escaped(&self, name: &str) -> bool {
+        self.captured.contains(name) && !self.is_ambiguous(name)
     }
 
     /// A captured name holds escaped text. If it could hold a plain value too, printing it could not be safe and right.
@@ -108,9 +108,7 @@ impl NameCheck<'_> {
                         "a parameter of a snippet has the name of the variable of the `for` around it; use two names";
                     self.fault(Problem::new(FaultCode::NameConflict, detail), item);
                 }
-                ItemKind::Tag(LiquidTag::End(Block::For)) => {
-                    scopes.pop();
-                }
+                ItemKind::Tag(LiquidTag::End(Block::For)) => drop(scopes.pop()),
                 ItemKind::Tag(LiquidTag::Capture(name)) if self.locals.is_ambiguous(name) => {
                     let detail = format!(
                         "`{name}` is set by `capture` and is also a merge field, assigned or a loop variable; use two names"
@@ -184,18 +182,12 @@ fn unknown(name: &str, why: &str) -> Problem {
 }
 
 fn display(path: &Path) -> String {
-    let mut text = path.root.clone();
-    for index in &path.rest {
-        match index {
-            Index::Key(key) => {
-                text.push('.');
-                text.push_str(key);
-            }
-            Index::Number(number) => text.push_str(&format!("[{number}]")),
-            Index::Computed(_) => text.push_str("[…]"),
-        }
-    }
-    text
+    let rest = path.rest.iter().map(|index| match index {
+        Index::Key(key) => format!(".{key}"),
+        Index::Number(number) => format!("[{number}]"),
+        Index::Computed(_) => "[…]".to_owned(),
+    });
+    std::iter::once(path.root.clone()).chain(rest).collect()
 }
 
 fn operand_paths<'a>(operand: &'a Operand, paths: &mut Vec<&'a Path>) {
@@ -216,19 +208,15 @@ fn chain_paths<'a>(chain: &'a FilterChain, paths: &mut Vec<&'a Path>) {
     }
 }
 
-fn condition_paths<'a>(condition: &'a Condition, paths: &mut Vec<&'a Path>) {
-    for test in condition.iter().flatten() {
-        operand_paths(&test.left, paths);
-        if let Some((_, right)) = &test.right {
-            operand_paths(right, paths);
-        }
-    }
-}
-
 fn tag_paths<'a>(tag: &'a LiquidTag, paths: &mut Vec<&'a Path>) {
     match tag {
         LiquidTag::If(condition) | LiquidTag::Unless(condition) | LiquidTag::Elsif(condition) => {
-            condition_paths(condition, paths)
+            for test in condition.iter().flatten() {
+                operand_paths(&test.left, paths);
+                if let Some((_, right)) = &test.right {
+                    operand_paths(right, paths);
+                }
+            }
         }
         LiquidTag::Case(value) => operand_paths(value, paths),
         LiquidTag::When(values) => values.iter().for_each(|value| operand_paths(value, paths)),

@@ -90,19 +90,15 @@ pub(super) fn prepare(
     let text = prepare_text(&scanned, options, &address, budget)?;
     let inserts =
         Inserts { start: preheader(&scanned.preheader), end: html_end(options), track_links: options.track_links };
-    let html = html::rewrite(&scanned.html, inserts, budget).map_err(|fault| vec![fault])?;
-    let items = footer::expand_html(html.items, &address);
-    let subject_locals = scanned.locals(Part::Subject);
+    let (items, styles) = html::rewrite(&scanned.html, inserts, budget).map_err(|fault| vec![fault])?;
+    let items = footer::expand_html(items, &address);
+    let locals = scanned.locals(Part::Subject);
+    let subject = Prepared { part: Part::Subject, context: Context::Plain, items: scanned.subject, locals };
     Ok(PreparedMessage {
-        subject: Prepared {
-            part: Part::Subject,
-            context: Context::Plain,
-            items: scanned.subject,
-            locals: subject_locals,
-        },
+        subject,
         text,
         html: Prepared { part: Part::BodyHtml, context: Context::Html, items, locals: html_locals },
-        styles: options.opt_out.then_some(html.styles),
+        styles: options.opt_out.then_some(styles),
     })
 }
 

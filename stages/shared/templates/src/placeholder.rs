@@ -108,9 +108,6 @@ impl Placeholders {
 
     /// The words in a piece of the document.
     pub(super) fn ids(&self, document: &str) -> Vec<usize> {
-        if !self.occur_in(document) {
-            return Vec::new();
-        }
         let ids = self.segments(document).into_iter().filter_map(|segment| match segment {
             DocumentSegment::Id(id) => Some(id),
             DocumentSegment::Text(_) => None,

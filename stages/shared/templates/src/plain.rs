@@ -8,7 +8,7 @@ use runtime::{Budget, Spent};
 
 use super::escape::is_web_address;
 use super::html::may_be_web_address;
-use super::markup::{HtmlTag, HtmlToken, MarkupFaultReason, MarkupReader};
+use super::markup::{Broken, HtmlTag, HtmlToken, MarkupFaultReason, MarkupReader};
 use super::placeholder::{DocumentSegment, Placeholders};
 use super::scan::{Item, ItemKind};
 use super::structure::{is_balanced, is_control};
@@ -20,20 +20,13 @@ use super::syntax::{Block, LiquidTag};
 /// When the budget is spent. HTML that is not closed still gives a text.
 pub(super) fn derive(items: &[Item], budget: &Budget) -> Result<Vec<Item>, Spent> {
     let (placeholders, document) = Placeholders::document(items, budget)?;
-    let mut writer =
-        Writer { placeholders, page: Page::default(), link: None, hidden: None, lists: Vec::new(), loops: 0 };
+    let mut writer = Writer { placeholders, page: Page::default(), link: None, hidden: None, lists: Vec::new() };
     let mut reader = MarkupReader::lenient(&document, budget);
     loop {
         match reader.next() {
-            Ok(Some(token)) => {
-                let is_for_outlook = reader.is_hidden();
-                writer.token(&token, is_for_outlook);
-            }
-            Ok(None) => break,
-            Err(broken) => match broken.why {
-                MarkupFaultReason::Spent(spent) => return Err(spent),
-                _ => break,
-            },
+            Ok(Some(token)) => writer.token(&token, reader.is_hidden()),
+            Err(Broken { why: MarkupFaultReason::Spent(spent), .. }) => return Err(spent),
+            Ok(None) | Err(_) => break,
         }
     }
     writer.end_link();
@@ -71,8 +64,6 @@ struct Writer {
     hidden: Option<(String, usize)>,
     /// The open lists: how many items a numbered one has so far.
     lists: Vec<Option<u32>>,
-    /// The open loops of Liquid, in which items cannot be numbered.
-    loops: usize,
 }
 
 impl Writer {
@@ -119,7 +110,7 @@ impl Writer {
         self.page.gap(1);
         let depth = self.lists.len().saturating_sub(1);
         let mark = match self.lists.last_mut() {
-            Some(Some(number)) if self.loops == 0 => {
+            Some(Some(number)) if self.page.loops == 0 => {
                 *number += 1;
                 format!("{number}.")
             }
@@ -200,24 +191,15 @@ impl Writer {
         for segment in self.placeholders.segments(text) {
             match segment {
                 DocumentSegment::Text(text) => self.page.words(&unescape(text)),
-                DocumentSegment::Id(id) => {
-                    for item in self.placeholders.get(id) {
-                        count_loop(&mut self.loops, item);
-                        self.page.item(item);
-                    }
-                }
+                DocumentSegment::Id(id) => self.placeholders.get(id).iter().for_each(|item| self.page.item(item)),
             }
         }
     }
 
     fn controls(&mut self, text: &str) {
-        if !self.placeholders.occur_in(text) {
-            return;
-        }
-        let items = self.placeholders.items(text);
-        for item in items.iter().filter(|item| is_control(item)) {
-            count_loop(&mut self.loops, item);
-            self.page.item(item);
+        for id in self.placeholders.ids(text) {
+            let controls = self.placeholders.get(id).iter().filter(|item| is_control(item));
+            controls.for_each(|item| self.page.item(item));
         }
     }
 }
@@ -226,14 +208,6 @@ fn hides(tag: &HtmlTag<'_>) -> bool {
     let style: String = tag.attribute("style").unwrap_or_default().split_whitespace().collect();
     let style = style.to_ascii_lowercase();
     style.split(';').any(|declaration| matches!(declaration, "display:none" | "display:none!important"))
-}
-
-fn count_loop(loops: &mut usize, item: &Item) {
-    match &item.kind {
-        ItemKind::Tag(LiquidTag::For(_)) => *loops += 1,
-        ItemKind::Tag(LiquidTag::End(Block::For)) => *loops = loops.saturating_sub(1),
-        _ => {}
-    }
 }
 
 /// How many line ends stand between this element and its neighbours.
@@ -258,6 +232,8 @@ struct Page {
     /// Line ends written since the last word.
     written: usize,
     started: bool,
+    /// The open loops of Liquid, in which items of lists cannot be numbered.
+    loops: usize,
 }
 
 impl Page {
@@ -303,6 +279,11 @@ impl Page {
     }
 
     fn item(&mut self, item: &Item) {
+        match &item.kind {
+            ItemKind::Tag(LiquidTag::For(_)) => self.loops += 1,
+            ItemKind::Tag(LiquidTag::End(Block::For)) => self.loops = self.loops.saturating_sub(1),
+            _ => {}
+        }
         // Written before the item, so that the gap is there whichever way a condition goes.
         self.flush();
         self.push_text();
@@ -350,8 +331,7 @@ impl Page {
         if text.is_empty() {
             return;
         }
-        let space = self.space;
-        self.space = false;
+        let space = std::mem::take(&mut self.space);
         self.flush();
         self.text.push_str(text);
         self.started = true;

@@ -8,7 +8,7 @@ use super::fault::{FaultCode, Part, Problem, TemplateFault};
 use super::filters::{CompiledChain, ESCAPES, NEWLINE_TO_BR, RAW};
 use super::names::Locals;
 use super::scan::{AddressKind, Item, ItemKind, Place, Shown, Special};
-use super::structure::{closes, divides, opens};
+use super::structure::{closes, divides};
 use super::syntax::{Condition, FilterCall, FilterChain, ForLoop, LiquidTag, Operand};
 
 /// How printed values are made safe.
@@ -62,51 +62,21 @@ impl Escape {
 #[derive(Debug)]
 pub(super) enum Instruction {
     Text(String),
-    Output {
-        chain: CompiledChain,
-        escape: Escape,
-        breaks: bool,
-        shows: Option<Shown>,
-    },
-    Click {
-        link: u16,
-        url: String,
-    },
-    Link {
-        link: u16,
-        target: Vec<Instruction>,
-    },
-    /// An address, or something that holds addresses, that comes from a value.
-    Address {
-        kind: AddressKind,
-        target: Vec<Instruction>,
-    },
+    Output { chain: CompiledChain, escape: Escape, breaks: bool, shows: Option<Shown> },
+    Click { link: u16, url: String },
+    Link { link: u16, target: Vec<Instruction> },
+    // An address, or something that holds addresses, that comes from a value.
+    Address { kind: AddressKind, target: Vec<Instruction> },
     OpenPixel,
     Unsubscribe(Escape),
     UnsubscribeWord,
-    UnlessShown {
-        field: Shown,
-        body: Vec<Instruction>,
-    },
-    /// Branches in order; the first whose test holds runs.
-    Choose {
-        branches: Vec<(BranchTest, Vec<Instruction>)>,
-        otherwise: Vec<Instruction>,
-    },
-    Case {
-        value: Operand,
-        branches: Vec<(Vec<Operand>, Vec<Instruction>)>,
-        otherwise: Vec<Instruction>,
-    },
+    UnlessShown { field: Shown, body: Vec<Instruction> },
+    // Branches in order; the first whose test holds runs.
+    Choose { branches: Vec<(BranchTest, Vec<Instruction>)>, otherwise: Vec<Instruction> },
+    Case { value: Operand, branches: Vec<(Vec<Operand>, Vec<Instruction>)>, otherwise: Vec<Instruction> },
     For(Box<Loop>),
-    Assign {
-        name: KString,
-        chain: CompiledChain,
-    },
-    Capture {
-        name: KString,
-        body: Vec<Instruction>,
-    },
+    Assign { name: KString, chain: CompiledChain },
+    Capture { name: KString, body: Vec<Instruction> },
     Break,
     Continue,
 }
@@ -172,8 +142,7 @@ impl Builder<'_> {
             if divides(item) {
                 return Ok((ops, Ending::Divide(item)));
             }
-            let op = if opens(item).is_some() { self.block(item, rest)? } else { self.single(item)? };
-            ops.extend(op);
+            ops.extend(self.block(item, rest)?);
         }
         Ok((ops, Ending::Source))
     }
@@ -183,21 +152,19 @@ impl Builder<'_> {
         Ok(Some(match &item.kind {
             ItemKind::Text(text) => Instruction::Text(text.clone()),
             ItemKind::Output { chain, place, shows } => self.output(chain, *place, *shows).map_err(at)?,
-            ItemKind::Special(Special::Click { link, url }) => Instruction::Click { link: *link, url: url.clone() },
-            ItemKind::Special(Special::OpenPixel) => Instruction::OpenPixel,
-            ItemKind::Special(Special::Unsubscribe) => {
-                Instruction::Unsubscribe(if self.context == Context::Html { Escape::Html } else { Escape::Not })
-            }
-            ItemKind::Special(Special::UnsubscribeWord) => Instruction::UnsubscribeWord,
-            ItemKind::Special(Special::Link { link, target }) => {
-                Instruction::Link { link: *link, target: self.build(target)? }
-            }
-            ItemKind::Special(Special::Address { kind, target }) => {
-                Instruction::Address { kind: *kind, target: self.build(target)? }
-            }
-            ItemKind::Special(Special::UnlessShown { field, body }) => {
-                Instruction::UnlessShown { field: *field, body: self.build(body)? }
-            }
+            ItemKind::Special(special) => match special {
+                Special::Click { link, url } => Instruction::Click { link: *link, url: url.clone() },
+                Special::OpenPixel => Instruction::OpenPixel,
+                Special::Unsubscribe if self.context == Context::Html => Instruction::Unsubscribe(Escape::Html),
+                Special::Unsubscribe => Instruction::Unsubscribe(Escape::Not),
+                Special::UnsubscribeWord => Instruction::UnsubscribeWord,
+                Special::Link { link, target } => Instruction::Link { link: *link, target: self.build(target)? },
+                Special::Address { kind, target } => Instruction::Address { kind: *kind, target: self.build(target)? },
+                Special::UnlessShown { field, body } => {
+                    Instruction::UnlessShown { field: *field, body: self.build(body)? }
+                }
+                Special::Footer => return Ok(None),
+            },
             ItemKind::Tag(LiquidTag::Assign(name, chain)) => {
                 if let Some(raw) = chain.filters.iter().find(|filter| filter.name == RAW) {
                     return Err(at(misplaced_raw(raw)));
@@ -209,10 +176,11 @@ impl Builder<'_> {
             }
             ItemKind::Tag(LiquidTag::Break) => Instruction::Break,
             ItemKind::Tag(LiquidTag::Continue) => Instruction::Continue,
-            ItemKind::Tag(_) | ItemKind::Special(Special::Footer) => return Ok(None),
+            ItemKind::Tag(_) => return Ok(None),
         }))
     }
 
+    /// A block with what stands in it, or a single item.
     fn block(&self, item: &Item, rest: &mut Rest<'_>) -> Result<Option<Instruction>, TemplateFault> {
         Ok(Some(match &item.kind {
             ItemKind::Tag(LiquidTag::If(condition)) => self.choose(condition, false, item, rest)?,
@@ -226,7 +194,7 @@ impl Builder<'_> {
             ItemKind::Tag(LiquidTag::Capture(name)) => {
                 Instruction::Capture { name: KString::from_ref(name), body: self.closed(item, rest)? }
             }
-            _ => return Ok(None),
+            _ => return self.single(item),
         }))
     }
 
@@ -259,51 +227,40 @@ impl Builder<'_> {
         item: &Item,
         rest: &mut Rest<'_>,
     ) -> Result<Instruction, TemplateFault> {
-        let mut test = BranchTest { negated, any_of: condition.clone() };
-        let mut branches = Vec::new();
-        loop {
-            let (body, ending) = self.run(rest)?;
-            branches.push((test, body));
-            match ending {
-                Ending::Divide(Item { kind: ItemKind::Tag(LiquidTag::Elsif(condition)), .. }) => {
-                    test = BranchTest { negated: false, any_of: condition.clone() };
-                }
-                ending => return Ok(Instruction::Choose { branches, otherwise: self.otherwise(ending, item, rest)? }),
-            }
+        let (body, mut ending) = self.run(rest)?;
+        let mut branches = vec![(BranchTest { negated, any_of: condition.clone() }, body)];
+        while let Ending::Divide(Item { kind: ItemKind::Tag(LiquidTag::Elsif(condition)), .. }) = ending {
+            let (body, next) = self.run(rest)?;
+            branches.push((BranchTest { negated: false, any_of: condition.clone() }, body));
+            ending = next;
         }
+        Ok(Instruction::Choose { branches, otherwise: self.otherwise(ending, item, rest)? })
     }
 
     fn case(&self, value: &Operand, item: &Item, rest: &mut Rest<'_>) -> Result<Instruction, TemplateFault> {
         // What stands between `case` and its first `when` is never shown.
         let (_, mut ending) = self.run(rest)?;
         let mut branches = Vec::new();
-        loop {
-            match ending {
-                Ending::Divide(Item { kind: ItemKind::Tag(LiquidTag::When(values)), .. }) => {
-                    let (body, next) = self.run(rest)?;
-                    branches.push((values.clone(), body));
-                    ending = next;
-                }
-                ending => {
-                    let otherwise = self.otherwise(ending, item, rest)?;
-                    return Ok(Instruction::Case { value: value.clone(), branches, otherwise });
-                }
-            }
+        while let Ending::Divide(Item { kind: ItemKind::Tag(LiquidTag::When(values)), .. }) = ending {
+            let (body, next) = self.run(rest)?;
+            branches.push((values.clone(), body));
+            ending = next;
         }
+        let otherwise = self.otherwise(ending, item, rest)?;
+        Ok(Instruction::Case { value: value.clone(), branches, otherwise })
     }
 
     fn output(&self, chain: &FilterChain, place: Place, shows: Option<Shown>) -> Result<Instruction, Problem> {
-        let (mut filters, mut is_markup, mut breaks) = (chain.filters.as_slice(), false, false);
-        let is_plain = filters.is_empty();
-        let mut is_raw = false;
-        if let Some((last, before)) = filters.split_last() {
-            if last.name == RAW {
-                filters = before;
-                is_raw = true;
-            } else if last.name == NEWLINE_TO_BR && self.context != Context::Plain {
+        let (mut filters, mut breaks) = (chain.filters.as_slice(), false);
+        let is_raw = prints_markup(chain);
+        let mut is_markup = bare_name(chain).is_some_and(|name| self.locals.is_escaped(name));
+        match filters.split_last() {
+            Some((_, before)) if is_raw => filters = before,
+            Some((last, before)) if last.name == NEWLINE_TO_BR && self.context != Context::Plain => {
                 filters = before;
                 breaks = self.context == Context::Html;
             }
+            _ => {}
         }
         if let Some((last, before)) = filters.split_last()
             && ESCAPES.contains(&last.name.as_str())
@@ -315,12 +272,6 @@ impl Builder<'_> {
         }
         if let Some(raw) = filters.iter().find(|filter| filter.name == RAW) {
             return Err(misplaced_raw(raw));
-        }
-        if let Operand::Path(path) = &chain.entry
-            && is_plain
-            && self.locals.is_escaped(path)
-        {
-            is_markup = true;
         }
         let escape = match (self.context, place) {
             (Context::Plain | Context::PlainFromHtml, _) => Escape::Not,

@@ -6,7 +6,6 @@
 
 /// Longest line before the `=` of a soft line break.
 const LINE: usize = 75;
-const SOFT_BREAK: &str = "=\r\n";
 
 /// Encodes text in the order it appears in a body.
 #[derive(Debug, Default)]
@@ -55,7 +54,7 @@ impl Encoder {
     /// Adds a soft line break, unless in column 0: the decoded text has no line end there.
     pub(super) fn soft_break(&mut self) {
         if self.column != 0 {
-            self.out.push_str(SOFT_BREAK);
+            self.out.push_str("=\r\n");
             self.column = 0;
         }
     }
@@ -75,8 +74,7 @@ impl Encoder {
 
     fn break_line_for(&mut self, wanted: usize) {
         if self.column + wanted > LINE {
-            self.out.push_str(SOFT_BREAK);
-            self.column = 0;
+            self.soft_break();
         }
     }
 }

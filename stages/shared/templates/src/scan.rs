@@ -285,19 +285,13 @@ impl<'s> Scanner<'s> {
         }
         let end = inner.find(|character: char| !is_name_character(character)).unwrap_or(inner.len());
         let (name, rest) = inner.split_at(end);
-        match name {
-            "" => {
-                let problem = Problem::syntax(format!("a tag must start with its name: `{}`", brief(inner)));
-                self.read(at, Err(problem));
-                Ok(None)
-            }
-            "raw" | "comment" => self.verbatim(at, name, trims).map(Some),
-            _ => {
-                let read = syntax::tag(name, rest).map(ItemKind::Tag);
-                self.read(at, read);
-                Ok(None)
-            }
-        }
+        let read = match name {
+            "raw" | "comment" => return self.verbatim(at, name, trims).map(Some),
+            "" => Err(Problem::syntax(format!("a tag must start with its name: `{}`", brief(inner)))),
+            _ => syntax::tag(name, rest).map(ItemKind::Tag),
+        };
+        self.read(at, read);
+        Ok(None)
     }
 
     fn read(&mut self, at: Position, read: Result<ItemKind, Problem>) {
@@ -386,10 +380,9 @@ fn find_closing(body: &str, closing: &str) -> Option<usize> {
     for (at, byte) in body.bytes().take(MARKUP_BYTES).enumerate() {
         match quote {
             Some(open) if byte == open => quote = None,
-            Some(_) => {}
             None if byte == b'"' || byte == b'\'' => quote = Some(byte),
             None if body.get(at..).is_some_and(|rest| rest.starts_with(closing)) => return Some(at),
-            None => {}
+            _ => {}
         }
     }
     body.find(closing)

@@ -21,8 +21,6 @@ use super::syntax::{Index, Operand};
 #[derive(Debug)]
 pub(super) struct Missing;
 
-pub(super) static MISSING: Missing = Missing;
-
 impl ValueView for Missing {
     fn as_debug(&self) -> &dyn fmt::Debug {
         self
@@ -184,7 +182,7 @@ impl<'a> RenderScope<'a> {
             let Some((key, tail)) = rest.split_first() else { return missing() };
             let key = key.to_kstr();
             let fields = &self.data.contact.fields;
-            return match fields.get(key.as_str()).filter(|value| !is_empty(value)) {
+            return match fields.get(key.as_str()).filter(|value| !value.is_null() && value.as_str() != Some("")) {
                 Some(_) => self.json_at(&self.converted_fields, fields, rest),
                 None => borrowed(self.options.fallbacks.get(key.as_str()), tail),
             };
@@ -217,7 +215,7 @@ impl<'a> RenderScope<'a> {
 }
 
 fn missing<'a>() -> ValueCow<'a> {
-    ValueCow::Borrowed(&MISSING)
+    ValueCow::Borrowed(&Missing)
 }
 
 fn tail<'a>(value: &'a Value, rest: &[ScalarCow<'_>]) -> ValueCow<'a> {
@@ -264,14 +262,6 @@ fn contact_field<'a>(contact: &'a Contact, name: &str) -> Option<&'a String> {
         "lifecycle_stage" => contact.lifecycle_stage.as_ref(),
         "dot_number" => contact.dot_number.as_ref(),
         _ => None,
-    }
-}
-
-fn is_empty(value: &Json) -> bool {
-    match value {
-        Json::Null => true,
-        Json::String(text) => text.is_empty(),
-        _ => false,
     }
 }
 

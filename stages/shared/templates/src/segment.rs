@@ -82,8 +82,7 @@ impl Cutter {
     }
 
     fn flush(&mut self) {
-        let run = std::mem::take(&mut self.run);
-        self.silent.extend(run);
+        self.silent.append(&mut self.run);
         if self.prints {
             self.done.push(PartSegment::Slot(std::mem::take(&mut self.silent)));
             self.prints = false;

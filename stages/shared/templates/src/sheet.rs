@@ -125,8 +125,7 @@ pub(super) fn check(sheet: &str, placeholders: &Placeholders) -> Result<Vec<Susp
                     blocks.pop();
                 }
             }
-            (Some(None), PieceEnd::Close) => drop(blocks.pop()),
-            (None, PieceEnd::Close) => {}
+            (None | Some(None), PieceEnd::Close) => drop(blocks.pop()),
             (None | Some(None), _) => {
                 let is_import = has_prefix(text, "@import");
                 if (is_import || text.contains(['\\', UNKNOWN])) && text.starts_with('@') && !is_font_import(text) {
@@ -169,16 +168,12 @@ pub(super) fn is_value(value: &str) -> bool {
     {
         return false;
     }
-    let mut depth = 0_u32;
-    for character in value.chars() {
-        match character {
-            '(' | '[' => depth += 1,
-            ')' | ']' if depth == 0 => return false,
-            ')' | ']' => depth -= 1,
-            _ => {}
-        }
-    }
-    depth == 0
+    let depth = value.chars().try_fold(0_u32, |depth, character| match character {
+        '(' | '[' => Some(depth + 1),
+        ')' | ']' => depth.checked_sub(1),
+        _ => Some(depth),
+    });
+    depth == Some(0)
 }
 
 /// Whether this is the address of a sheet that holds nothing but fonts.

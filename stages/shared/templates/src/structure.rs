@@ -94,16 +94,14 @@ fn step(open: &mut Vec<Open>, item: &Item) -> Result<(), Problem> {
         return Ok(());
     }
     if let Some(block) = closes(item) {
-        return match open.last() {
-            Some(last) if last.block == block => {
-                open.pop();
-                Ok(())
-            }
-            Some(last) => {
-                Err(unexpected(format!("`end{}` found where `end{}` is expected", block.as_str(), last.block.as_str())))
-            }
-            None => Err(unexpected(format!("`end{0}` closes no `{0}`", block.as_str()))),
-        };
+        if open.pop_if(|last| last.block == block).is_some() {
+            return Ok(());
+        }
+        let block = block.as_str();
+        return Err(unexpected(match open.last() {
+            Some(last) => format!("`end{block}` found where `end{}` is expected", last.block.as_str()),
+            None => format!("`end{block}` closes no `{block}`"),
+        }));
     }
     match &item.kind {
         ItemKind::Tag(LiquidTag::Else) => {

@@ -162,20 +162,16 @@ pub(super) fn include(markup: &str) -> Result<IncludeTag, Problem> {
 
 /// The pieces of a markup between the commas that stand in no quotes.
 fn between_commas(markup: &str) -> Vec<&str> {
-    let mut quote = None;
-    markup
-        .split(|character| match quote {
-            Some(open) => {
-                quote = (character != open).then_some(open);
-                false
-            }
-            None if matches!(character, '"' | '\'') => {
-                quote = Some(character);
-                false
-            }
-            None => character == ',',
-        })
-        .collect()
+    let mut quote: Option<char> = None;
+    let ends_piece = |character: char| {
+        match quote {
+            Some(open) if open == character => quote = None,
+            None if matches!(character, '"' | '\'') => quote = Some(character),
+            _ => {}
+        }
+        quote.is_none() && character == ','
+    };
+    markup.split(ends_piece).collect()
 }
 
 /// Whether a snippet can have this name: lower-case letters, digits, `_` and `-`, at most [`SNIPPET_NAME_MAX`], the first a letter.

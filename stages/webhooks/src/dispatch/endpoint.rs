@@ -113,6 +113,14 @@ impl EndpointState {
         self.has_more = true;
         self.left_to_ledger += 1;
     }
+
+    /// Keeps the beginning of the queue, and leaves the rest to the ledger.
+    fn truncate_queue(&mut self, length: usize) {
+        for job in self.queue.split_off(length.min(self.queue.len())) {
+            self.known.remove(&job.delivery_id);
+            self.leave_to_ledger();
+        }
+    }
 }
 
 /// How many deliveries an endpoint can load from the ledger.
@@ -235,15 +243,8 @@ impl SubscriberEndpoint {
     pub fn record_presence(&self, is_silent: bool) {
         let mut state = self.state();
         state.presence = if is_silent { Presence::Silent } else { Presence::Answers };
-        let remaining = state.queue_limit(usize::MAX).min(state.queue.len());
-        let EndpointState { queue, known, .. } = &mut *state;
-        let dropped: Vec<DeliveryJob> = queue.drain(remaining..).collect();
-        for job in &dropped {
-            known.remove(&job.delivery_id);
-        }
-        if !dropped.is_empty() {
-            state.leave_to_ledger();
-        }
+        let limit = state.queue_limit(usize::MAX);
+        state.truncate_queue(limit);
     }
 
     /// Marks that the result of a delivery is in the ledger.
@@ -329,10 +330,7 @@ impl SubscriberEndpoint {
         let mut state = self.state();
         state.is_open = false;
         state.check = None;
-        let EndpointState { queue, known, .. } = &mut *state;
-        for job in queue.drain(..) {
-            known.remove(&job.delivery_id);
-        }
+        state.truncate_queue(0);
         drop(state);
         self.changed.notify_one();
     }

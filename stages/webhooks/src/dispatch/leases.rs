@@ -60,14 +60,12 @@ pub(super) async fn run(shared: Arc<Dispatcher>, runner: Runner) {
 
 /// Receives notifications of other processes about due deliveries of subscriptions leased here. A lost one costs a second.
 pub(super) async fn receive_due_notifications(shared: Arc<Dispatcher>) {
-    let notify = |payload: &[u8]| handle_due_notification(&shared, payload);
+    let notify = |payload: &[u8]| {
+        let Ok(ids) = serde_json::from_slice::<Vec<Uuid>>(payload) else { return };
+        shared.mark_more_due(ids);
+        shared.request_work();
+    };
     shared.bus.receive(subjects::DELIVERIES_DUE, &shared.shutdown, notify).await;
-}
-
-fn handle_due_notification(shared: &Dispatcher, payload: &[u8]) {
-    let Ok(ids) = serde_json::from_slice::<Vec<Uuid>>(payload) else { return };
-    shared.mark_more_due(ids);
-    shared.request_work();
 }
 
 impl LeaseManager {

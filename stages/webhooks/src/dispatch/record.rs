@@ -130,9 +130,8 @@ impl AttemptRecorder {
         for outcome in group.iter().filter_map(FinishedAttempt::outcome) {
             *totals.entry(outcome).or_default() += 1;
         }
-        let (outcomes, counts): (Vec<String>, Vec<i64>) =
-            totals.into_iter().map(|(outcome, count)| (outcome.to_owned(), count)).unzip();
-        sqlx::query_file!("queries/totals.sql", &outcomes, &counts, self.shard).execute(db).await.map(drop)
+        let (outcomes, counts): (Vec<&str>, Vec<i64>) = totals.into_iter().unzip();
+        sqlx::query_file!("queries/totals.sql", &outcomes as &[&str], &counts, self.shard).execute(db).await.map(drop)
     }
 }
 

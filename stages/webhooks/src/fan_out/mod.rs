@@ -19,7 +19,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 pub(crate) use feed::{FeedPublisher, PublishFeedNotes};
-pub(crate) use ledger::outbox::{EventKeys, Keys, Taken};
+pub(crate) use ledger::outbox::{EventKey, Taken};
 pub(crate) use pending_events::PendingEvent;
 pub(crate) use store::FreshDeliveries;
 
@@ -46,7 +46,7 @@ pub(crate) async fn fan_out_notes(
     let fresh = store::insert(&mut tx, &composed).await?;
     outbox::delete(&mut tx, &noted).await?;
     let unknown = without(&noted.notices, &pending);
-    let (notices, facts) = (unknown.ids.len(), unknown_facts.ids.len());
+    let (notices, facts) = (unknown.len(), unknown_facts.len());
     if notices + facts > 0 {
         tracing::warn!(
             stage = "webhooks",
@@ -63,13 +63,9 @@ pub(crate) async fn fan_out_notes(
 }
 
 /// The notices of which there is no event: their type is unknown here. Contacts and facts have other ids than their events.
-fn without(notices: &Keys, pending: &[PendingEvent]) -> Keys {
+fn without(notices: &[(Uuid, Uuid)], pending: &[PendingEvent]) -> Vec<(Uuid, Uuid)> {
     let emitted: HashSet<Uuid> = pending.iter().map(|pending| pending.id).collect();
-    let mut unknown = Keys::default();
-    for (tenant, id) in notices.tenants.iter().zip(&notices.ids).filter(|(_, id)| !emitted.contains(id)) {
-        unknown.push(*tenant, *id);
-    }
-    unknown
+    notices.iter().filter(|(_, id)| !emitted.contains(id)).copied().collect()
 }
 
 /// Delivers these events again to one subscription. Returns how many deliveries were started.
@@ -87,10 +83,10 @@ pub(crate) async fn replay_events(
 /// Reads the events that these facts become, from the ledger, and the keys of facts about sends whose type is unknown.
 pub(crate) async fn read_pending_events(
     db: &mut PgConnection,
-    events: &EventKeys,
-    notices: &Keys,
-    contacts: &Keys,
-) -> Result<(Vec<PendingEvent>, EventKeys), StageError> {
+    events: &[EventKey],
+    notices: &[(Uuid, Uuid)],
+    contacts: &[(Uuid, Uuid)],
+) -> Result<(Vec<PendingEvent>, Vec<EventKey>), StageError> {
     let (mut pending, unknown) = pending_events::of_sends(db, events).await?;
     pending.extend(pending_events::of_notices(db, notices).await?);
     pending.extend(pending_events::of_contacts(db, contacts).await?);

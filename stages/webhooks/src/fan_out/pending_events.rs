@@ -7,16 +7,13 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use runner::StageError;
-use runtime::trace::TraceContext;
+use runtime::{column, trace::TraceContext};
 use schemas::{EventType, MessageKind, SendId, events::MailData, messages::MailOptions};
 use serde_json::{Value, json, value::RawValue};
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use ledger::{
-    erasure::PERSONAL_DETAILS,
-    outbox::{EventKeys, Keys},
-};
+use ledger::{erasure::PERSONAL_DETAILS, outbox::EventKey};
 
 use super::event_data;
 
@@ -47,14 +44,13 @@ pub(crate) struct PendingEvent {
 /// fan-out puts them back.
 pub(crate) async fn of_sends(
     db: &mut PgConnection,
-    keys: &EventKeys,
-) -> Result<(Vec<PendingEvent>, EventKeys), StageError> {
-    let mut unknown = EventKeys::default();
-    if keys.ids.is_empty() {
+    keys: &[EventKey],
+) -> Result<(Vec<PendingEvent>, Vec<EventKey>), StageError> {
+    let mut unknown = Vec::new();
+    if keys.is_empty() {
         return Ok((Vec::new(), unknown));
     }
-    let wanted: BTreeSet<(Uuid, Uuid)> =
-        keys.tenants.iter().zip(&keys.sends).map(|(tenant, send)| (*tenant, SendId(*send).batch())).collect();
+    let wanted: BTreeSet<(Uuid, Uuid)> = keys.iter().map(|key| (key.tenant_id, SendId(key.send_id).batch())).collect();
     let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = wanted.into_iter().unzip();
     let rows = sqlx::query_file!("queries/load_batches.sql", &tenants, &ids).fetch_all(&mut *db).await?;
     let batches: HashMap<(Uuid, Uuid), _> = rows
@@ -65,9 +61,15 @@ pub(crate) async fn of_sends(
             ((batch.tenant_id, batch.id), (batch, trace))
         })
         .collect();
-    let rows = sqlx::query_file!("queries/load_facts.sql", &keys.tenants, &keys.sends, &keys.ids, &keys.months)
-        .fetch_all(db)
-        .await?;
+    let rows = sqlx::query_file!(
+        "queries/load_facts.sql",
+        &column(keys, |key| key.tenant_id),
+        &column(keys, |key| key.send_id),
+        &column(keys, |key| key.id),
+        &column(keys, |key| key.month)
+    )
+    .fetch_all(db)
+    .await?;
     let mut pending = Vec::with_capacity(2 * rows.len());
     for mut row in rows {
         let batch = batches.get(&(row.tenant_id, SendId(row.send_id).batch()));
@@ -104,7 +106,8 @@ pub(crate) async fn of_sends(
             detail: &row.detail,
         };
         let Some(events) = event_data::events_of(&fact, mail)? else {
-            unknown.push(row.tenant_id, row.send_id, row.id, SendId(row.send_id).month());
+            let month = SendId(row.send_id).month();
+            unknown.push(EventKey { tenant_id: row.tenant_id, send_id: row.send_id, id: row.id, month });
             continue;
         };
         for (event_type, data) in events {
@@ -127,11 +130,12 @@ pub(crate) async fn of_sends(
 }
 
 /// Reads the events of notices. A notice of an unknown type is left out: a newer process wrote it and emits it. The fan-out puts it back.
-pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> Result<Vec<PendingEvent>, StageError> {
-    if keys.ids.is_empty() {
+pub(crate) async fn of_notices(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> Result<Vec<PendingEvent>, StageError> {
+    if keys.is_empty() {
         return Ok(Vec::new());
     }
-    let rows = sqlx::query_file!("queries/load_notices.sql", &keys.tenants, &keys.ids).fetch_all(db).await?;
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    let rows = sqlx::query_file!("queries/load_notices.sql", &tenants, &ids).fetch_all(db).await?;
     let mut pending = Vec::with_capacity(rows.len());
     for row in rows {
         let Some(event_type) = EventType::parse(&row.notice_type) else { continue };
@@ -155,11 +159,12 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &Keys) -> Result<Vec
 }
 
 /// Reads the events of created contacts.
-pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &Keys) -> Result<Vec<PendingEvent>, StageError> {
-    if keys.ids.is_empty() {
+pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> Result<Vec<PendingEvent>, StageError> {
+    if keys.is_empty() {
         return Ok(Vec::new());
     }
-    let rows = sqlx::query_file!("queries/load_contacts.sql", &keys.tenants, &keys.ids).fetch_all(db).await?;
+    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = keys.iter().copied().unzip();
+    let rows = sqlx::query_file!("queries/load_contacts.sql", &tenants, &ids).fetch_all(db).await?;
     let mut pending = Vec::with_capacity(rows.len());
     for row in rows {
         let own = json!({"first_name": row.first_name, "last_name": row.last_name, "source": row.source});

@@ -129,9 +129,7 @@ fn restore_links(package: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("reading {}", list.display()))?;
     for link in links {
         // All stand beside what they name.
-        let Some(name) = link.source.file_name() else {
-            continue;
-        };
+        let Some(name) = link.source.file_name() else { continue };
         let target = package.join(&link.target);
         std::os::unix::fs::symlink(name, &target).with_context(|| format!("linking {}", target.display()))?;
     }

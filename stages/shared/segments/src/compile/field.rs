@@ -81,13 +81,11 @@ fn push_one_of(query: &mut Query, field: &Field, values: &[Scalar]) {
 
 fn push_range(query: &mut Query, field: &Field, from: Option<&Bound>, to: Option<&Bound>) {
     let ends = [(from, " > ", " >= "), (to, " < ", " <= ")];
-    let mut first = true;
-    for (bound, strict, inclusive) in ends {
-        let Some(bound) = bound else { continue };
-        if !first {
+    let given = ends.into_iter().filter_map(|(bound, strict, inclusive)| Some((bound?, strict, inclusive)));
+    for (at, (bound, strict, inclusive)) in given.enumerate() {
+        if at > 0 {
             query.push(" and ");
         }
-        first = false;
         push_value(query, field);
         query.push(if bound.inclusive { inclusive } else { strict });
         push_scalar(query, &bound.value);

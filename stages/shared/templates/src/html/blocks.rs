@@ -29,8 +29,7 @@ impl Rewriter<'_> {
                 ));
             }
             let left = self.elements.opened_from(open.base);
-            let taken = self.budget.take_steps(left.len() as u64);
-            taken.map_err(|spent| fault(spent.into()))?;
+            self.budget.take_steps(left.len() as u64).map_err(|spent| fault(spent.into()))?;
             if matches!(open.block, Block::For | Block::Capture) && !self.elements.end_by_themselves(open.base) {
                 return Err(refused("an element that is opened inside `for` or `capture` must be closed inside it"));
             }
@@ -50,14 +49,11 @@ impl Rewriter<'_> {
             }
             let opened = left.len() + open.left.iter().map(Vec::len).sum::<usize>();
             self.elements.doubt(self.elements.len().saturating_sub(opened));
-            let mut branches = open.left.iter().skip(usize::from(open.block == Block::Case));
+            let branches = open.left.get(usize::from(open.block == Block::Case)..).unwrap_or_default();
             // Branches that all leave the same open count once.
-            let doubled = if open.has_else && branches.all(|other| *other == left) {
-                left.len() * open.left.len().saturating_sub(usize::from(open.block == Block::Case))
-            } else {
-                0
-            };
-            self.elements.remove_last(doubled);
+            if open.has_else && branches.iter().all(|other| *other == left) {
+                self.elements.remove_last(left.len() * branches.len());
+            }
             self.blocks.pop();
             return Ok(());
         }

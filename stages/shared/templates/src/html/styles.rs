@@ -62,10 +62,7 @@ impl Rewriter<'_> {
             has("http-equiv", &|header| header.contains("security-policy"))
                 .then(|| "a security policy cannot be set in a template".to_owned())
         };
-        match why {
-            Some(why) => Err(self.refused(tag.span.start, why)),
-            None => Ok(()),
-        }
+        why.map_or(Ok(()), |why| Err(self.refused(tag.span.start, why)))
     }
 
     /// Keeps an attribute of `html` or `body`, for the rules that name it.
@@ -76,9 +73,7 @@ impl Rewriter<'_> {
         styles.checked = 0;
         let known = styles.roots.entry(name).or_insert_with(|| Some(String::new()));
         match known {
-            Some(values) if is_known => {
-                values.push_str(&sheet::words(&unescape_attribute(value)));
-            }
+            Some(values) if is_known => values.push_str(&sheet::words(&unescape_attribute(value))),
             _ => *known = None,
         }
     }

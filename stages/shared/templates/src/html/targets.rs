@@ -25,8 +25,7 @@ impl Rewriter<'_> {
     pub(super) fn leave_out(&mut self, attribute: &Attribute<'_>) {
         let before = self.document.get(..attribute.name.start).unwrap_or_default().trim_end().len();
         self.copy(before.max(self.copied));
-        let end = attribute.value.end().max(attribute.name.end()) + usize::from(attribute.quote.is_some());
-        self.copied = end;
+        self.copied = attribute.value.end().max(attribute.name.end()) + usize::from(attribute.quote.is_some());
     }
 
     /// Writes an attribute's value: a tracked link, a checked address, or in quotes.
@@ -38,9 +37,9 @@ impl Rewriter<'_> {
         is_tracked: bool,
     ) -> Result<(), TemplateFault> {
         let value = attribute.value.text;
-        let is_link = name == "href" && matches!(element, "a" | "area");
+        let kind = AddressKind::of(element, name);
         let is_dynamic = self.placeholders.occur_in(value);
-        let may_be_tracked = is_link && is_tracked;
+        let may_be_tracked = is_tracked && kind == Some(AddressKind::Link);
         if !is_dynamic && !may_be_tracked {
             return Ok(());
         }
@@ -58,7 +57,6 @@ impl Rewriter<'_> {
             self.write_value(attribute, &word);
             return Ok(());
         }
-        let kind = AddressKind::of(element, name);
         let kind = kind.filter(|kind| *kind == AddressKind::Style || (has_output && needs_guard(*kind, &target)));
         if let Some(kind) = kind {
             let word = self.placeholders.add(vec![Item::special(Special::Address { kind, target })]);
@@ -73,9 +71,7 @@ impl Rewriter<'_> {
     fn write_value(&mut self, attribute: &Attribute<'_>, value: &str) {
         self.copy(attribute.value.start);
         let quote = if attribute.quote.is_some() { "" } else { "\"" };
-        self.out.push_str(quote);
-        self.out.push_str(value);
-        self.out.push_str(quote);
+        self.out.extend([quote, value, quote]);
         self.copied = attribute.value.end();
     }
 }

@@ -74,16 +74,14 @@ impl<'d> MarkupReader<'d, '_> {
                     if attributes.len() >= ATTRIBUTES {
                         self.refuse(open, MarkupFaultReason::Attributes)?;
                     }
-                    if !self.attribute(open, &mut attributes)? {
-                        return Ok((attributes, slash));
-                    }
+                    attributes.extend(self.attribute(open)?);
                 }
             }
         }
     }
 
-    /// One attribute. `false`: the document has ended.
-    fn attribute(&mut self, open: usize, attributes: &mut Vec<Attribute<'d>>) -> Result<bool, Broken> {
+    /// One attribute. `None`: the document has ended.
+    fn attribute(&mut self, open: usize) -> Result<Option<Attribute<'d>>, Broken> {
         let start = self.at;
         // A name may begin with `=`.
         self.skip_to(self.at + 1, |byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>' | b'='));
@@ -93,8 +91,7 @@ impl<'d> MarkupReader<'d, '_> {
         let mut attribute = Attribute { name, value: self.span(after_name..after_name), quote: None };
         if self.byte(self.at) != Some(b'=') {
             self.at = after_name;
-            attributes.push(attribute);
-            return Ok(true);
+            return Ok(Some(attribute));
         }
         self.skip_to(self.at + 1, |byte| !byte.is_ascii_whitespace());
         match self.byte(self.at) {
@@ -102,7 +99,7 @@ impl<'d> MarkupReader<'d, '_> {
                 let from = self.at + 1;
                 let Some(length) = self.rest(from).find(char::from(quote)) else {
                     self.broken(open, MarkupFaultReason::Tag)?;
-                    return Ok(false);
+                    return Ok(None);
                 };
                 attribute.value = self.span(from..from + length);
                 attribute.quote = Some(quote);
@@ -115,8 +112,7 @@ impl<'d> MarkupReader<'d, '_> {
                 attribute.value = self.span(from..self.at);
             }
         }
-        attributes.push(attribute);
-        Ok(true)
+        Ok(Some(attribute))
     }
 
     /// Goes on to the first byte that stops.

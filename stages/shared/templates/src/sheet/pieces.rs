@@ -46,9 +46,10 @@ impl<'s> SheetPieces<'s> {
         let mut start = self.at;
         let mut brackets = Vec::new();
         let mut quote = None;
-        while let Some(character) = self.sheet.get(self.at..).and_then(|rest| rest.chars().next()) {
+        let end = loop {
             let at = self.at;
             let rest = self.sheet.get(at..).unwrap_or_default();
+            let Some(character) = rest.chars().next() else { break PieceEnd::Sheet };
             let fault = |why| Err(StyleFault { at, why });
             if let Some((id, length)) = self.placeholders.word(rest) {
                 self.at += length;
@@ -69,7 +70,7 @@ impl<'s> SheetPieces<'s> {
             match (character, quote) {
                 ('\\', _) => {
                     text.push(character);
-                    if let Some(next) = self.sheet.get(self.at..).and_then(|rest| rest.chars().next()) {
+                    if let Some(next) = rest.chars().nth(1) {
                         self.at += next.len_utf8();
                         text.push(next);
                     }
@@ -114,16 +115,12 @@ impl<'s> SheetPieces<'s> {
                     return fault(StyleFaultReason::Unclosed);
                 }
                 ('{' | '}', None) if !brackets.is_empty() => return fault(StyleFaultReason::Unclosed),
-                ('{', None) => return Ok(Some(SheetPiece { text, at: start, end: PieceEnd::Open })),
-                ('}', None) => {
-                    if self.liquid.last().is_some_and(|opened| depth <= *opened) {
-                        return fault(StyleFaultReason::Block);
-                    }
-                    return Ok(Some(SheetPiece { text, at: start, end: PieceEnd::Close }));
+                ('{', None) => break PieceEnd::Open,
+                ('}', None) if self.liquid.last().is_some_and(|opened| depth <= *opened) => {
+                    return fault(StyleFaultReason::Block);
                 }
-                (';', None) if brackets.is_empty() => {
-                    return Ok(Some(SheetPiece { text, at: start, end: PieceEnd::Semicolon }));
-                }
+                ('}', None) => break PieceEnd::Close,
+                (';', None) if brackets.is_empty() => break PieceEnd::Semicolon,
                 ('<', None) if rest.starts_with("<!--") && text.is_empty() => {
                     self.at = at + 4;
                     continue;
@@ -141,12 +138,12 @@ impl<'s> SheetPieces<'s> {
                 start = at;
             }
             text.push(character);
-        }
-        if quote.is_some() || !brackets.is_empty() {
+        };
+        self.is_done = end == PieceEnd::Sheet;
+        if self.is_done && (quote.is_some() || !brackets.is_empty()) {
             return Err(StyleFault { at: start, why: StyleFaultReason::Unclosed });
         }
-        self.is_done = true;
-        Ok(Some(SheetPiece { text, at: start, end: PieceEnd::Sheet }))
+        Ok(Some(SheetPiece { text, at: start, end }))
     }
 
     /// Whether tags of Liquid stand in this text.
@@ -166,9 +163,7 @@ impl<'s> SheetPieces<'s> {
         if divides(item) {
             return self.liquid.last() == Some(&depth);
         }
-        match &item.kind {
-            ItemKind::Tag(LiquidTag::Break | LiquidTag::Continue) => self.liquid.iter().all(|opened| *opened == depth),
-            _ => true,
-        }
+        let leaves = matches!(item.kind, ItemKind::Tag(LiquidTag::Break | LiquidTag::Continue));
+        !leaves || self.liquid.iter().all(|opened| *opened == depth)
     }
 }

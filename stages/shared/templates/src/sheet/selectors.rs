@@ -60,23 +60,13 @@ impl Compound {
     fn read(compound: &str) -> Self {
         let (outer, mut needs) = without_brackets(&compound.to_ascii_lowercase());
         let is_any = |parts: &[&str]| parts.iter().any(|part| outer.contains(part));
-        let pseudo = match () {
-            () if is_any(&[":before", ":after"]) => Some(true),
-            () if is_any(&["::", ":first-line", ":first-letter"]) => Some(false),
-            () => None,
-        };
+        let is_content = is_any(&[":before", ":after"]);
+        let pseudo = (is_content || is_any(&["::", ":first-line", ":first-letter"])).then_some(is_content);
         let name = outer.split(['.', '#', ':', '&']).next().unwrap_or_default();
-        let mut rest = outer.get(name.len()..).unwrap_or_default();
-        while let Some(kind) = rest.chars().next() {
-            let inner = rest.get(kind.len_utf8()..).unwrap_or_default();
-            let end = inner.find(['.', '#', ':', '&']).unwrap_or(inner.len());
-            let word = inner.get(..end).unwrap_or_default();
-            match kind {
-                '.' => needs.push(("class".to_owned(), words(word))),
-                '#' => needs.push(("id".to_owned(), words(word))),
-                _ => {}
-            }
-            rest = inner.get(end..).unwrap_or_default();
+        for (at, kind) in outer.match_indices(['.', '#']) {
+            let word = outer.get(at + 1..).and_then(|rest| rest.split(['.', '#', ':', '&']).next()).unwrap_or_default();
+            let attribute = if kind == "." { "class" } else { "id" };
+            needs.push((attribute.to_owned(), words(word)));
         }
         let is_any_name = name == "*" || name.contains('|');
         Self { name: if is_any_name { String::new() } else { name.to_owned() }, needs, pseudo }

@@ -37,11 +37,7 @@ fn decoded(message: &[u8]) -> MessagePreview {
 #[test]
 fn own_headers_are_in_their_mail_and_end_no_line_early() {
     let options = MessageOptions { own_headers: true, ..marketing() };
-    let compiled = compile(&template("<p>x</p>"), &options).unwrap();
-    let sent = |headers: OwnHeaders| {
-        let slots = compiled.render(&MergeData { headers, ..data() }, &send_links()).unwrap();
-        spliced(&compiled, &slots, &[])
-    };
+    let sent = |headers: OwnHeaders| message(&template("<p>x</p>"), &options, &MergeData { headers, ..data() });
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let own = sent(OwnHeaders {
         to_name: Some("Everybody".to_owned()),
@@ -86,12 +82,10 @@ fn own_headers_are_in_their_mail_and_end_no_line_early() {
 #[case::plain("Ann")]
 fn any_number_of_copies_fits_the_lines_of_a_header(#[case] name: &str) {
     let options = MessageOptions { own_headers: true, ..bare() };
-    let compiled = compile(&template("<p>x</p>"), &options).unwrap();
     let cc: Vec<_> =
         (0..49).map(|n| (name.to_owned(), format!("{}{n:02}@copies.example.org", "c".repeat(39)))).collect();
     let headers = OwnHeaders { cc: cc.clone(), ..OwnHeaders::default() };
-    let slots = compiled.render(&MergeData { headers, ..data() }, &send_links()).unwrap();
-    let message = spliced(&compiled, &slots, &[]);
+    let message = message(&template("<p>x</p>"), &options, &MergeData { headers, ..data() });
     assert_well_formed(&message);
     let parsed = MessageParser::default().parse(&message).unwrap();
     let found: Vec<_> = parsed.cc().unwrap().iter().map(|copy| copy.address().unwrap().to_owned()).collect();
