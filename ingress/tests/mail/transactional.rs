@@ -368,6 +368,15 @@ async fn an_erased_persons_scheduled_mail_and_copies_are_taken_back() {
     assert_eq!(ready.edge.count("select count(*) from requests where options -> 'headers' ? 'X-Order'").await, 1);
 }
 
+/// Rejects what is accepted, as the audience stage does and an operator may requeue it, and erases this contact.
+async fn reject_and_erase(ready: &Ready, contact: &str) {
+    let reject =
+        "update requests set state = 'rejected', outcome = 'malformed', announce_after = null where state = 'accepted'";
+    sqlx::query(reject).execute(&ready.edge.pool).await.unwrap();
+    let erased = ready.client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
+    assert_eq!(erased.status, 200, "{}", erased.body);
+}
+
 #[tokio::test]
 async fn an_erased_person_is_no_copy_of_a_rejected_request() {
     let ready = Ready::start().await;
@@ -383,12 +392,7 @@ async fn an_erased_person_is_no_copy_of_a_rejected_request() {
         paths.push(format!("/v1/sends/{}", answer.text("send_id")));
     }
     assert_eq!(ready.client.delete(&paths[0], json!({})).await.status, 200);
-    // As the audience stage rejects one, which an operator may requeue.
-    let reject =
-        "update requests set state = 'rejected', outcome = 'malformed', announce_after = null where state = 'accepted'";
-    sqlx::query(reject).execute(&ready.edge.pool).await.unwrap();
-    let erased = ready.client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
-    assert_eq!(erased.status, 200, "{}", erased.body);
+    reject_and_erase(&ready, &contact).await;
     let named = "select count(*) from requests r where r.state = 'rejected' and r::text like '%ann@example.com%'";
     assert_eq!(ready.edge.count(named).await, 0, "before any slice of the erasure");
     for path in &paths {
@@ -410,13 +414,11 @@ async fn a_rejected_request_to_an_erased_person_cannot_be_requeued() {
         sends.push(ready.client.post("/v1/transactional", body).await.text("send_id"));
     }
     assert_eq!(ready.client.delete(&format!("/v1/sends/{}", sends[0]), json!({})).await.status, 200);
-    let reject =
-        "update requests set state = 'rejected', outcome = 'malformed', announce_after = null where state = 'accepted'";
-    sqlx::query(reject).execute(&ready.edge.pool).await.unwrap();
-    let erased = ready.client.delete(&format!("/v1/contacts/{contact}"), json!({"erase": true})).await;
-    assert_eq!(erased.status, 200, "{}", erased.body);
-    let outcomes: Vec<String> =
-        sqlx::query_scalar("select outcome from requests order by id").fetch_all(&ready.edge.pool).await.unwrap();
+    reject_and_erase(&ready, &contact).await;
+    let outcomes: Vec<String> = sqlx::query_scalar("select outcome from requests order by received_at")
+        .fetch_all(&ready.edge.pool)
+        .await
+        .unwrap();
     assert_eq!(outcomes, ["cancelled", "contact_erased"]);
 }
 
