@@ -107,12 +107,13 @@ pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) 
         let Some(column) = column.as_ref().filter(|column| !cell.is_empty() || **column == Column::Email) else {
             continue;
         };
-        // As requests may have them: several lines, without what Postgres cannot store.
-        let has_lines = matches!(column, Column::SuppressionNote | Column::Field { kind: FieldType::String, .. });
-        let checked = match has_lines {
-            true if cell.contains('\0') => Err("control_character"),
-            true => Ok(cell),
-            false => checked_line(cell),
+        // A note and a text may have several lines.
+        let checked = match column {
+            Column::SuppressionNote => Ok(cell),
+            Column::Field { kind: FieldType::String, .. } => {
+                cell.lines().try_for_each(|line| checked_line(line).map(drop)).map(|()| cell)
+            }
+            _ => checked_line(cell),
         };
         if let Err(code) = checked.and_then(|cell| row.take(column, cell)) {
             faults.push(fault(name, code, cell));
@@ -166,7 +167,11 @@ impl ImportRow {
             Column::SuppressionScope => {
                 self.scope = Some(SuppressionScope::parse(&cell.to_ascii_lowercase()).ok_or("unknown_scope")?);
             }
-            Column::SuppressionNote => self.note = Some(short(cell, NOTE_MAX_CHARS)?),
+            Column::SuppressionNote => {
+                let note = short(cell, NOTE_MAX_CHARS)?;
+                // All that a request may have in a note.
+                self.note = Some(checked(&note, !note.contains('\0'), "control_character")?);
+            }
             Column::SuppressionEnd => {
                 let at = time(cell).ok_or("not_a_time")?;
                 if !is_in_range(at) {
@@ -290,8 +295,14 @@ mod tests {
     fn a_field_of_text_may_have_several_lines() {
         let row = read_cells(&with_memo("Call first.\r\nThen write.")).unwrap();
         assert_eq!(Value::Object(row.fields), json!({"memo": "Call first.\r\nThen write."}));
-        let faults = read_cells(&with_memo("x\0y")).unwrap_err();
-        assert_eq!((faults[0].column.as_str(), faults[0].code), ("memo", "control_character"));
+        for (memo, code) in [
+            ("x\0y", "control_character"),
+            ("x\n\u{1f}y", "control_character"),
+            ("x\n\u{202e}y", "invisible_character"),
+        ] {
+            let faults = read_cells(&with_memo(memo)).unwrap_err();
+            assert_eq!((faults[0].column.as_str(), faults[0].code), ("memo", code));
+        }
     }
 
     #[test]
