@@ -238,7 +238,7 @@ async fn cancel(db: &mut PgConnection, tenant: Uuid, campaign: Uuid) -> Result<L
     Ok(LaunchOutcome::UnknownAudience)
 }
 
-/// Ends the request, or says when a waiting one is announced again.
+/// Ends the request, also one whose campaign is gone, or says when a waiting one is announced again.
 async fn finish_request(
     db: &mut PgConnection,
     input: &RequestAnnounced,

@@ -30,6 +30,14 @@ pub use plan::{rows_in_vain, scans};
 pub use seed::{Person, Tenant};
 pub use wait::until;
 
+/// Runs a statement with these parameters.
+#[macro_export]
+macro_rules! run {
+    ($db:expr, $sql:expr, [$($value:expr),* $(,)?] $(,)?) => {
+        sqlx::query($sql)$(.bind($value))*.execute($db).await.unwrap()
+    };
+}
+
 const STREAM_BYTES: i64 = 16 * 1024 * 1024;
 
 /// A database and streams for one test.

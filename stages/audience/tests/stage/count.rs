@@ -11,7 +11,7 @@ use schemas::{Classification, MessageKind, SkipReason, month_of};
 use stage_rig::{Person, Rig, Tenant};
 use uuid::Uuid;
 
-use crate::{run, run_for};
+use crate::run;
 
 const REASONS: [&str; 6] = ["hard_bounce", "complaint", "unsubscribe", "manual", "invalid", "import"];
 
@@ -197,7 +197,7 @@ async fn only_active_members_are_the_audience_and_each_is_counted_once() {
     let people = rig.people(&tenant, 10).await;
     let tags =
         vec![rig.audience(&tenant, "tag", &people[..6]).await, rig.audience(&tenant, "tag", &people[4..8]).await];
-    run_for(&rig, "update contacts set status = 'archived' where id = $1", people[0].id).await;
+    stage_rig::run!(&rig.pool, "update contacts set status = 'archived' where id = $1", [people[0].id]);
     let selector = AudienceSelector::Tags(tags);
     let mut db = rig.pool.begin().await.unwrap();
     let counted = count(&mut db, tenant.id, &selector, Classification::Marketing).await.unwrap();

@@ -6,7 +6,7 @@ use schemas::{LaunchId, Resolved, month_of, subjects::stream};
 use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{run, run_for, start};
+use crate::{run, start};
 
 /// A running campaign with this many full batches that wait; their sends are of no concern here, nor is the tripwire, which lets the
 /// first thousand out alone.
@@ -44,7 +44,7 @@ async fn waiting(rig: &Rig, tenant: &Tenant, batches: u32) -> Uuid {
 /// A waiting campaign with its tripwire armed.
 async fn waiting_and_armed(rig: &Rig, tenant: &Tenant, batches: u32) {
     let campaign = waiting(rig, tenant, batches).await;
-    run_for(rig, "update campaigns set tripwire = 'armed' where id = $1", campaign).await;
+    stage_rig::run!(&rig.pool, "update campaigns set tripwire = 'armed' where id = $1", [campaign]);
 }
 
 /// Changes these of the batches, in the order of their ids.

@@ -6,7 +6,7 @@ use schemas::{LaunchId, RequestKind, SendId, new_id, subjects::stream};
 use stage_rig::{Rig, Tenant, settings, until};
 use uuid::Uuid;
 
-use crate::{materialized, pause_ledger, release_ledger, run, run_for, start};
+use crate::{materialized, pause_ledger, release_ledger, run, start};
 
 async fn request_is(rig: &Rig, request: Uuid, state: &str) -> bool {
     let found: String = sqlx::query_scalar("select state from requests where id = $1")
@@ -79,7 +79,7 @@ async fn the_suppressed_are_materialized_for_their_reason_and_the_archived_are_n
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 3).await;
     rig.suppress(&tenant, &people[0], "complaint", "all").await;
-    run_for(&rig, "update contacts set status = 'archived' where id = $1", people[1].id).await;
+    stage_rig::run!(&rig.pool, "update contacts set status = 'archived' where id = $1", [people[1].id]);
     let list = rig.audience(&tenant, "list", &people).await;
     let campaign = rig.campaign(&tenant, list).await;
     assert_eq!(launch(&rig, &tenant, campaign).await, "materialized");

@@ -22,7 +22,6 @@ use runner::Deps;
 use runtime::{Notifier, PauseSwitches};
 use serde_json::Value;
 use stage_rig::{Rig, settings, until};
-use uuid::Uuid;
 
 /// Starts the stage as one process would.
 async fn start(rig: &Rig, arguments: &[&str]) -> Deps {
@@ -34,11 +33,6 @@ async fn start(rig: &Rig, arguments: &[&str]) -> Deps {
 /// Runs a statement.
 async fn run(rig: &Rig, statement: &str) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&rig.pool).await.unwrap();
-}
-
-/// Runs a statement of which `$1` is this id.
-async fn run_for(rig: &Rig, statement: &'static str, id: Uuid) {
-    sqlx::query(statement).bind(id).execute(&rig.pool).await.unwrap();
 }
 
 /// Blocks of the database that a statement touched, from `explain (analyze, buffers, format json)`.

@@ -9,7 +9,7 @@ use schemas::{Classification, RequestKind, new_id};
 use stage_rig::Rig;
 use uuid::Uuid;
 
-use crate::{materialized, run_for, start};
+use crate::{materialized, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_joins_or_leaves_after_a_launch_with_a_digest_changes_nothing() {
@@ -26,8 +26,8 @@ async fn who_joins_or_leaves_after_a_launch_with_a_digest_changes_nothing() {
     assert_eq!((pinned, pinned.contacts), (counted.members, 20));
 
     // One leaves the list, one is archived, ten join.
-    run_for(&rig, "delete from audience_members where contact_id = $1", people[3].id).await;
-    run_for(&rig, "update contacts set status = 'archived' where id = $1", people[4].id).await;
+    stage_rig::run!(&rig.pool, "delete from audience_members where contact_id = $1", [people[3].id]);
+    stage_rig::run!(&rig.pool, "update contacts set status = 'archived' where id = $1", [people[4].id]);
     sqlx::query("insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, unnest($3::uuid[])")
         .bind(tenant.id)
         .bind(list)

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgPool, Row};
 use stage_rig::{Rig, Tenant, rows_in_vain, scans, settings, until};
 use uuid::Uuid;
 
-use crate::{blocks_read, run, run_for};
+use crate::{blocks_read, run};
 
 fn sweep(rig: &Rig, arguments: &[&str]) -> Retention {
     Retention { pool: rig.pool.clone(), settings: settings::<RetentionSettings>(arguments) }
@@ -188,7 +188,7 @@ async fn members_of_a_removed_list_are_deleted() {
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 3).await;
     let (kept, removed) = (rig.audience(&tenant, "list", &people).await, rig.audience(&tenant, "list", &people).await);
-    run_for(&rig, "update audiences set deleted_at = now() - interval '2 days' where id = $1", removed).await;
+    stage_rig::run!(&rig.pool, "update audiences set deleted_at = now() - interval '2 days' where id = $1", [removed]);
     sweep_all(&rig, &[]).await;
     let audiences: Vec<Uuid> =
         sqlx::query_scalar("select audience_id from audience_members").fetch_all(&rig.pool).await.unwrap();

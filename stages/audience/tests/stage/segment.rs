@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{materialized, run, run_for, start};
+use crate::{materialized, run, start};
 
 async fn segment(rig: &Rig, tenant: &Tenant, rule: &Value) -> Uuid {
     let id = new_id();
@@ -84,7 +84,7 @@ async fn a_launch_mails_the_segment_as_it_is_when_the_audience_is_written_down()
     let tenant = rig.tenant().await;
     let people = rig.people(&tenant, 6).await;
     employ(&rig, &people[..4]).await;
-    run_for(&rig, "update contacts set status = 'archived' where id = $1", people[1].id).await;
+    stage_rig::run!(&rig.pool, "update contacts set status = 'archived' where id = $1", [people[1].id]);
     rig.suppress(&tenant, &people[2], "complaint", "all").await;
     let (campaign, _) = campaign(&rig, &tenant).await;
     let request = rig.launch_request(&tenant, campaign).await;

@@ -10,14 +10,14 @@ use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::str
 use stage_rig::{Rig, Tenant, rows_in_vain, until};
 use uuid::Uuid;
 
-use crate::{run, run_for, start};
+use crate::{run, start};
 
 async fn launched(rig: &Rig, tenant: &Tenant, people: usize) -> Uuid {
     let people = rig.people(tenant, people).await;
     let list = rig.audience(tenant, "list", &people).await;
     let campaign = rig.campaign(tenant, list).await;
     // Nothing is sent here: the first thousand would be all that is dispatched.
-    run_for(rig, "update campaigns set tripwire = 'disarmed' where id = $1", campaign).await;
+    stage_rig::run!(&rig.pool, "update campaigns set tripwire = 'disarmed' where id = $1", [campaign]);
     let request = rig.launch_request(tenant, campaign).await;
     rig.ring(&[request], "1").await;
     campaign
@@ -71,7 +71,7 @@ async fn an_open_batch_is_announced_again_with_growing_pauses() {
     let people = rig.people(&tenant, 1).await;
     let batch = rig.batch(&tenant, campaign, Classification::Marketing, &people).await.batch_id;
     running(&rig, campaign, batch, false).await;
-    run_for(&rig, "update batches set announcement = 9, announce_after = now() where id = $1", batch).await;
+    stage_rig::run!(&rig.pool, "update batches set announcement = 9, announce_after = now() where id = $1", [batch]);
     start(&rig, &[]).await;
     until("announced", async || state_of(&rig, batch).await.1 == 10).await;
     assert_eq!(
@@ -323,7 +323,7 @@ async fn a_cancelled_campaign_mails_nobody_more_and_is_completed_with_its_counts
         .execute(&deps.pool)
         .await
         .unwrap();
-    run_for(&rig, "update campaigns set status = 'cancelled' where id = $1", campaign).await;
+    stage_rig::run!(&rig.pool, "update campaigns set status = 'cancelled' where id = $1", [campaign]);
     until("all that is not in a worker's hands is cancelled", async || {
         rig.number("select coalesce(sum(cancelled), 0) from batches").await == 1_298
     })
@@ -381,7 +381,11 @@ async fn a_quota_that_is_nearly_used_up_is_told_once_in_each_period() {
     let rig = Rig::new().await;
     let (near, far) = (rig.tenant().await, rig.tenant().await);
     for (tenant, used) in [(&near, 80_i64), (&far, 79)] {
-        run_for(&rig, "insert into send_limits (tenant_id, monthly, daily) values ($1, 1000, 100)", tenant.id).await;
+        stage_rig::run!(
+            &rig.pool,
+            "insert into send_limits (tenant_id, monthly, daily) values ($1, 1000, 100)",
+            [tenant.id]
+        );
         sqlx::query("insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, -1, $2)")
             .bind(tenant.id)
             .bind(used)

@@ -14,13 +14,7 @@ use sqlx::{AssertSqlSafe, FromRow, postgres::PgRow};
 use stage_rig::{Person, Rig, Tenant, settings};
 use uuid::Uuid;
 
-/// Runs a statement with these parameters.
-macro_rules! run {
-    ($db:expr, $sql:expr, [$($value:expr),* $(,)?] $(,)?) => {
-        sqlx::query($sql)$(.bind($value))*.execute($db).await.unwrap()
-    };
-}
-pub(crate) use run;
+pub(crate) use stage_rig::run;
 
 async fn rows<T: for<'r> FromRow<'r, PgRow> + Send + Unpin>(rig: &Rig, sql: &'static str) -> Vec<T> {
     sqlx::query_as(sql).fetch_all(&rig.pool).await.unwrap()

@@ -28,15 +28,9 @@ use crate::provider::PROVIDER_PURPOSE;
 use dkim::DkimKey;
 use ledger::leases::ExpireLeases;
 
-pub const DOMAIN: &str = "acme.example";
+pub(super) use stage_rig::run;
 
-/// Runs a statement with these parameters.
-macro_rules! run {
-    ($db:expr, $sql:expr, [$($value:expr),* $(,)?] $(,)?) => {
-        sqlx::query($sql)$(.bind($value))*.execute($db).await.unwrap()
-    };
-}
-pub(super) use run;
+pub const DOMAIN: &str = "acme.example";
 
 pub struct World {
     pub pool: PgPool,

@@ -81,7 +81,8 @@ pub(super) async fn read_fences(
     Ok((batches, recipients))
 }
 
-/// Those of the sends in doubt among these that have left: there is evidence of it. Their batches are locked, as for what would be evidence.
+/// Which of these sends were in doubt before and are known to have left. Their batches are locked, as they are while evidence is recorded:
+/// none comes meanwhile.
 pub(super) async fn with_evidence(db: &mut PgConnection, fences: &[SendAttempt]) -> sqlx::Result<HashSet<Uuid>> {
     let doubted: Vec<&SendAttempt> = fences.iter().filter(|send| send.doubtful > 0).collect();
     if doubted.is_empty() {
