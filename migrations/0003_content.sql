@@ -178,6 +178,7 @@ create table templates (
     foreign key (tenant_id, content_id) references contents (tenant_id, id)
 );
 create index templates_newest on templates (tenant_id, created_at desc, id desc);
+create index templates_unarchived on templates (tenant_id) where status <> 'archived';    -- a tenant may have so many
 select enable_row_security('templates');
 
 alter table tenants add constraint tenants_confirmation_template

@@ -33,9 +33,19 @@ as $$
 $$;
 revoke execute on function requests_to(uuid, text[]) from public;
 grant execute on function requests_to(uuid, text[]) to postrider_ingress;
--- And those with copies that are not handled: accepted, or rejected. By tenant: row security keeps the addresses of the copies out of the
--- condition of an index.
-create index requests_with_copies on requests (tenant_id) where state <> 'handled' and options ? 'copies';
+-- Those with copies that are not handled: accepted, or rejected. By the recipients of the copies; the tenant is left to the function below.
+create index requests_with_copies on requests using gin ((options -> 'copies') jsonb_path_ops) where state <> 'handled' and options ? 'copies';
+
+-- The unhandled requests with a copy to this address. A security definer, as `requests_to`.
+create function requests_copied_to(of_tenant uuid, address text) returns setof uuid
+language sql stable security definer set search_path from current rows 10
+as $$
+    select r.id from requests r
+    where of_tenant = app_tenant() and r.tenant_id = of_tenant and r.state <> 'handled' and r.options ? 'copies'
+      and r.options -> 'copies' @> jsonb_build_array(jsonb_build_object('address', address))
+$$;
+revoke execute on function requests_copied_to(uuid, text) from public;
+grant execute on function requests_copied_to(uuid, text) to postrider_ingress;
 -- Retention, and the request log; those that were refused, which are few, are asked for by themselves. The product is in it, so that the
 -- rows of a busy product are not read for the page of a quiet one: an index of its own would be one more for each mail to write.
 create index requests_newest on requests (tenant_id, received_at desc, id desc, product);

@@ -38,6 +38,7 @@ create table sequences (
     foreign key (tenant_id, sender_profile_id) references senders (tenant_id, id)
 );
 create index sequences_newest on sequences (tenant_id, created_at desc, id desc) where deleted_at is null;
+create index sequences_unarchived on sequences (tenant_id) where status <> 'archived';    -- a tenant may have so many
 -- The few that start by themselves.
 create index sequences_triggered on sequences (tenant_id, trigger_type) where trigger_config is not null and status = 'active';
 create index sequences_with_exit_events on sequences (tenant_id) where exit_event is not null;

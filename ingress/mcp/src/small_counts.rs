@@ -29,10 +29,11 @@ pub(crate) fn share(part: i64, whole: &Value) -> Value {
     }
 }
 
-/// What was handed to a server, as counts are shown: what it took and what it refused. A small number of refusals is left out.
-pub(crate) fn attempted(sent: &Value, failed: &Value) -> Value {
+/// What was handed to a server, as counts are shown: what it took, and of the failed what it refused, which is among the bounced. Mail that
+/// was not rendered or ran out of time never left. A small number of refusals is left out.
+pub(crate) fn attempted(sent: &Value, failed: &Value, bounced: i64) -> Value {
     match (sent.as_i64(), failed.as_i64()) {
-        (Some(sent), Some(failed)) => json!(sent + failed),
+        (Some(sent), Some(failed)) => json!(sent + failed.min(bounced)),
         (Some(sent), None) if failed == SMALL => json!(sent),
         _ => json!(WITHHELD),
     }
@@ -99,12 +100,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!(900), json!(100), json!(1000))]
-    #[case(json!(900), json!("<5"), json!(900))]
-    #[case(json!(900), json!("withheld"), json!("withheld"))]
-    #[case(json!("<5"), json!(100), json!("withheld"))]
-    fn what_was_attempted_reveals_no_hidden_count(#[case] sent: Value, #[case] failed: Value, #[case] shown: Value) {
-        assert_eq!(attempted(&sent, &failed), shown);
+    #[case(json!(900), json!(100), 100, json!(1000))]
+    #[case(json!(900), json!(100), 200, json!(1000))]
+    #[case::not_all_were_refused(json!(900), json!(100), 30, json!(930))]
+    #[case(json!(900), json!("<5"), 30, json!(900))]
+    #[case(json!(900), json!("withheld"), 30, json!("withheld"))]
+    #[case(json!("<5"), json!(100), 100, json!("withheld"))]
+    fn what_was_attempted_reveals_no_hidden_count(
+        #[case] sent: Value,
+        #[case] failed: Value,
+        #[case] bounced: i64,
+        #[case] shown: Value,
+    ) {
+        assert_eq!(attempted(&sent, &failed, bounced), shown);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(crate) mod exports;
 pub mod fields;
 pub mod imports;
 pub mod keys;
+mod limits;
 mod mail_options;
 pub(crate) mod messages;
 pub(crate) mod outcomes;

@@ -1,6 +1,6 @@
 //! The error answer of the API: `{ok: false, error, detail?, fields?}`.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -41,6 +41,16 @@ impl FieldFault {
     pub fn new(path: impl Into<String>, code: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
         Self { path: path.into(), code: code.into(), detail: detail.into() }
     }
+}
+
+/// How often each reason applies, for the detail of a refusal: `frequency_cap: 2, no_consent: 1`.
+pub(crate) fn counts_by_reason<'a>(reasons: impl IntoIterator<Item = (&'a str, i64)>) -> String {
+    let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+    for (reason, count) in reasons {
+        *counts.entry(reason).or_default() += count;
+    }
+    let counts: Vec<String> = counts.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+    counts.join(", ")
 }
 
 /// An object that refers to the one that a refusal is about.

@@ -228,7 +228,7 @@ async fn the_tools_answer_what_stands_in_the_ledger() {
     assert!(delivery["counts"].get("deferred").is_none(), "no total counts it");
 
     let suppressed = pilot.call("suppression_summary", json!({})).await.unwrap();
-    assert_eq!(suppressed, json!({"total": 7, "groups": [{"reason": "complaint", "scope": "all", "count": 7}]}));
+    assert_eq!(suppressed, json!({"total": 7, "groups": [{"reason": "complaint", "count": 7}]}));
     let replies = pilot.call("reply_outcomes", json!({})).await.unwrap();
     assert_eq!((&replies["replies"], replies["note"].is_string()), (&Value::Null, true));
     sqlx::query("insert into rollups (tenant_id, hour, kind, event, shard, count) values ($1, date_trunc('hour', now()), 'campaign', 'replied', 0, 6)")
@@ -258,17 +258,38 @@ async fn bounces_are_rated_of_those_sent_and_those_refused() {
         &pilot.edge,
         pilot.tenant,
         &[
-            "update batches set sent = 10, failed = 100, skipped = 0, bounced = 100 where tenant_id = $1",
+            // What expired never left.
+            "update batches set size = 1010, sent = 10, failed = 100, expired = 900, skipped = 0, bounced = 100 where tenant_id = $1",
             // Beside 100 sent and 6 bounced.
             "insert into rollups (tenant_id, hour, kind, event, shard, count)
-             select $1, date_trunc('hour', now()), 'transactional', e, 0, n from (values ('failed', 100), ('bounced', 144)) as v (e, n)",
+             select $1, date_trunc('hour', now()), 'transactional', e, 0, n from (values ('failed', 1000), ('bounced', 144)) as v (e, n)",
         ],
     )
     .await;
     let performance = pilot.call("campaign_performance", json!({"campaign_id": launched})).await.unwrap();
     assert_eq!(performance["facts"]["bounced"], json!({"count": 100, "rate": 0.9091}), "100 of 110");
     let delivery = pilot.call("deliverability", json!({"days": 7})).await.unwrap();
-    assert_eq!((&delivery["counts"]["bounced"], &delivery["rates"]["bounced"]), (&json!(150), &json!(0.75)));
+    assert_eq!((&delivery["counts"]["bounced"], &delivery["rates"]["bounced"]), (&json!(150), &json!(0.6)));
+}
+
+#[tokio::test]
+async fn suppressions_are_summed_from_counters() {
+    let pilot = Pilot::start().await;
+    run(
+        &pilot.edge,
+        pilot.tenant,
+        &[
+            "insert into suppression_totals (tenant_id, reason, count) values ($1, 'unsubscribe', 1000)",
+            "insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
+             select $1, gen_random_uuid(), n || '@example.com', 'invalid', 'marketing', 'delivery',
+                    case when n > 6 then now() - interval '1 day' end
+             from generate_series(1, 9) n",
+        ],
+    )
+    .await;
+    let summary = pilot.call("suppression_summary", json!({})).await.unwrap();
+    let groups = json!([{"reason": "invalid", "count": 6}, {"reason": "unsubscribe", "count": 1000}]);
+    assert_eq!(summary, json!({"total": 1006, "groups": groups}), "without those that have expired");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use http::Method;
 use schemas::Environment;
 use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 use tokio_util::sync::CancellationToken;
 
 use crate::common::{Client, Edge, PRODUCT, TENANT, settings};
@@ -259,14 +260,15 @@ async fn the_page_of_a_quiet_product_reads_no_requests_of_a_busy_one() {
 }
 
 #[tokio::test]
-async fn the_requests_to_an_address_are_found_by_an_index() {
+async fn the_requests_and_copies_to_an_address_are_found_by_an_index() {
     let edge = Edge::start().await;
     let tenant = edge.client().await.tenant;
     // The planner takes those to an address for two hundred: fewer in all are read from end to end.
     sqlx::query(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, state)
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, options)
          select $1, gen_random_uuid(), 'crm', 'production', 'transactional',
-                jsonb_build_object('address', 'p' || n || '@example.com'), 'handled'
+                jsonb_build_object('address', 'p' || n || '@example.com'), case when n % 2 = 0 then 'accepted' else 'handled' end,
+                jsonb_build_object('copies', jsonb_build_array(jsonb_build_object('address', 'c' || n || '@example.com', 'role', 'cc')))
          from generate_series(1, 20000) n",
     )
     .bind(tenant)
@@ -277,11 +279,27 @@ async fn the_requests_to_an_address_are_found_by_an_index() {
     let (quoted, contacts) = (format!("'{tenant}'"), format!("array['{tenant}'::uuid]"));
     let nil = "'00000000-0000-0000-0000-000000000000'::uuid";
     let held = [quoted.as_str(), contacts.as_str(), "array['p7@example.com']", "''", nil, "101"];
-    let taken_back = [quoted.as_str(), "'p7@example.com'"];
-    let mut erasure = include_str!("../../src/api/contacts/erase.rs").split('"');
-    let take_back = erasure.find(|text| text.starts_with("update requests set state")).unwrap();
+    let taken_back = [quoted.as_str(), "'p8@example.com'"];
+    let copied = [quoted.as_str(), "'c8@example.com'", "'erased@example.com'"];
+    let erasure = include_str!("../../../stages/shared/ledger/src/erasure/records.rs");
+    let statement = |start: &str| erasure.split('"').find(|text| text.starts_with(start)).unwrap();
+    // What the function runs, as its owner does: without row security.
+    let copies =
+        include_str!("../../../migrations/0005_ledger.sql").split("function requests_copied_to").nth(1).unwrap();
+    let copies = copies.split("$$").nth(1).unwrap().replace("of_tenant = app_tenant() and", "");
+    let copies = copies.replace("of_tenant", &quoted).replace("'address', address", "'address', 'c8@example.com'");
+    let plan: Value = sqlx::query_scalar(AssertSqlSafe(format!("explain (analyze, format json) {copies}")))
+        .fetch_one(&edge.pool)
+        .await
+        .unwrap();
+    let in_vain = stage_rig::rows_in_vain(&plan);
+    assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain: {copies}");
     let data = include_str!("../../queries/contact_data.sql");
-    for (statement, parameters) in [(data, held.as_slice()), (take_back, taken_back.as_slice())] {
+    for (statement, parameters) in [
+        (data, held.as_slice()),
+        (statement("select id from requests where tenant_id = $1 and id in"), taken_back.as_slice()),
+        (statement("update requests set options"), copied.as_slice()),
+    ] {
         let in_vain = edge.rows_in_vain(tenant, statement, parameters).await;
         assert!(in_vain < 500.0, "{in_vain} rows were looked at in vain: {statement}");
     }

@@ -472,6 +472,44 @@ async fn requests_of_several_tenants_may_stand_in_one_array() {
 }
 
 #[tokio::test]
+async fn a_held_contact_of_one_tenant_keeps_no_mail_of_another_waiting() {
+    let publisher = Publisher::new().await;
+    let edge = &publisher.ready.edge;
+    let template = publisher.ready.template(json!({})).await;
+    let contact = publisher.ready.client.post("/v1/contacts", json!({"email": "ann@example.com"})).await;
+    let other = edge.client_for(PRODUCT, schemas::Environment::Production, "tenant-2").await;
+    fixtures::sender(&edge.pool, other.tenant, "other.test", "verified").await;
+    let theirs = other.post("/v1/templates", json!({"name": "T", "subject": "T", "body_html": "<p>T</p>"})).await;
+    let keyed = |key: &str, mut item: Value| {
+        item["idempotency_key"] = json!(key);
+        item
+    };
+    let mut held = transactional(&template, "");
+    held.as_object_mut().unwrap().remove("email");
+    held["contact_id"] = json!(contact.text("contact_id"));
+    let mut second = transactional(&theirs.text("template_id"), "bob@example.com");
+    second["product_tenant_id"] = json!("tenant-2");
+    // As a merge holds it.
+    let mut merge = edge.pool.begin().await.unwrap();
+    sqlx::query("select from contacts where address like 'ann@%' for update").execute(&mut *merge).await.unwrap();
+    let array = json!([held.clone(), keyed("k-1", held), second.clone(), keyed("k-2", second)]);
+    publisher.publish("transactional", array, "m-1").await;
+    let deadline = tokio::time::Instant::now() + WITHIN;
+    while publisher.count("select count(*) from requests").await == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "the other tenant waits");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let accepted: Vec<Uuid> = sqlx::query_scalar("select tenant_id from requests").fetch_all(&edge.pool).await.unwrap();
+    assert_eq!((accepted, publisher.held(stream::REQUESTS).await), (vec![other.tenant; 2], 1));
+    merge.rollback().await.unwrap();
+    publisher.settled().await;
+    assert_eq!(publisher.count("select count(*) from requests").await, 4, "each once");
+    assert!(publisher.rejections().await.is_empty());
+    let answered = "select count(*) from idempotency_keys where idempotency_key in ('k-1', 'k-2') and status = 202";
+    assert_eq!(publisher.count(answered).await, 2);
+}
+
+#[tokio::test]
 async fn an_array_is_in_the_log_of_each_tenant_with_its_refused_items() {
     let publisher = Publisher::new().await;
     let edge = &publisher.ready.edge;
@@ -558,7 +596,8 @@ async fn a_product_whose_launches_are_held_keeps_no_other_product_waiting() {
     let publisher = Publisher::new().await;
     let (ready, edge) = (&publisher.ready, &publisher.ready.edge);
     let mut held = Vec::new();
-    for _ in 0..4 {
+    // More than a process takes in hand of one product.
+    for _ in 0..10 {
         held.push(ready.campaign(json!({})).await);
     }
     let other = edge.client_for("shop", schemas::Environment::Production, "tenant-2").await;
@@ -586,6 +625,28 @@ async fn a_product_whose_launches_are_held_keeps_no_other_product_waiting() {
     }
     assert_eq!(edge.waiting().await, 2, "no more than its share");
     holder.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn launches_beyond_the_share_of_a_product_wait_in_line() {
+    let publisher = Publisher::new().await;
+    let (ready, edge) = (&publisher.ready, &publisher.ready.edge);
+    let mut holder = edge.pool.begin().await.unwrap();
+    let mut campaigns = Vec::new();
+    for _ in 0..6 {
+        campaigns.push(ready.campaign(json!({})).await);
+    }
+    sqlx::query("select from campaigns for update").execute(&mut *holder).await.unwrap();
+    for id in &campaigns {
+        publisher.publish("campaign-launch", json!({"product_tenant_id": TENANT, "id": id}), id).await;
+    }
+    edge.until_waiting(2).await;
+    holder.rollback().await.unwrap();
+    publisher.settled().await;
+    assert_eq!(publisher.count("select count(*) from campaigns where status = 'sending'").await, 6);
+    let requests = edge.ingress.bus.stream(stream::REQUESTS).await.unwrap().unwrap();
+    let delivered = requests.consumer_info("ingress-launches").await.unwrap().delivered;
+    assert_eq!(delivered.consumer_sequence, 6, "none was given back");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod explain;
 mod fixtures;
 mod foreign;
 mod launches;
+mod limits;
 mod merges;
 mod messages;
 mod names;

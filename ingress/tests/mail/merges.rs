@@ -51,6 +51,23 @@ async fn campaign_mail_of_a_merged_contact_is_the_survivors_once() {
 }
 
 #[tokio::test]
+async fn a_merge_does_not_wait_for_a_held_campaign_without_end() {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    ready.batch(&campaign, &["queued", "sent"]).await;
+    let other = id_of(&ready, "reader2@example.com").await;
+    let path = format!("/v1/contacts/{other}/merge");
+    let body = json!({"contact_id": id_of(&ready, "reader1@example.com").await});
+    // A launch that is written, for as long as this test likes.
+    let mut launch = ready.edge.pool.begin().await.unwrap();
+    sqlx::query("select from campaigns for update").execute(&mut *launch).await.unwrap();
+    let refused = ready.client.post(&path, body.clone()).await;
+    assert_eq!((refused.refusal(), refused.header("retry-after")), ((503, "unavailable"), "2"));
+    launch.rollback().await.unwrap();
+    assert_eq!(ready.client.post(&path, body).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_survivor_with_mail_of_the_campaign_gets_no_second_one() {
     let ready = Ready::start().await;
     let campaign = ready.campaign(json!({})).await;

@@ -81,7 +81,7 @@ async fn a_day_is_one_of_the_tenants_time_zone() {
         (&json!(110), &json!(100), &json!(90), &json!(77))
     );
     assert_eq!((&totals["delivered_confirmed"], &report["delivered_basis"]), (&json!(80), &json!("mixed")));
-    assert_eq!((&report["rates"]["bounce_rate"], &report["rates"]["open_rate_human"]), (&json!(0.0455), &json!(0.1)));
+    assert_eq!((&report["rates"]["bounce_rate"], &report["rates"]["open_rate_human"]), (&json!(0.0476), &json!(0.1)));
     assert_eq!(report["rates"]["delivery_rate"], json!(0.8182));
     assert_eq!(report["suppressions"], json!([{"reason": "unsubscribe", "total": 0, "added": 2}]));
     let bounces =

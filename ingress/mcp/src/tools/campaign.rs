@@ -100,7 +100,7 @@ pub(super) async fn performance(db: &mut PgConnection, tenant: Uuid, given: Valu
     ]);
     let sent = &states["sent"];
     // Those refused at once are among the bounced.
-    let attempted = small_counts::attempted(sent, &states["failed"]);
+    let attempted = small_counts::attempted(sent, &states["failed"], row.bounced);
     let fact = |number| part_of(number, sent, sent);
     let (delivered, opened, clicked) = (fact(row.delivered), fact(row.opened), fact(row.clicked));
     let confirmed = part_of(row.confirmed, &delivered["count"], sent);
@@ -122,7 +122,7 @@ pub(super) async fn performance(db: &mut PgConnection, tenant: Uuid, given: Valu
             "clicked": clicked,
             "clicked_human": clicked_human,
         },
-        "note": "rates are of those sent, that of the bounced of sent and failed; opens are inflated by mail programs that fetch pictures, clicks are the better sign",
+        "note": "rates are of those sent, that of the bounced of those sent and those refused; opens are inflated by mail programs that fetch pictures, clicks are the better sign",
     }))
 }
 

@@ -55,7 +55,7 @@ tools! {
     CampaignReadiness = "campaign_readiness", campaign::CampaignArguments;
     /// Sending over the last days in numbers, and the state of the sending domains.
     Deliverability = "deliverability", workspace::DaysArguments;
-    /// How many addresses are suppressed, by reason and scope. Never which.
+    /// How many addresses are suppressed, by reason. Never which.
     SuppressionSummary = "suppression_summary", workspace::SuppressionArguments;
     /// How many replies came in over the last days, by kind of message. Never from whom or what they say.
     ReplyOutcomes = "reply_outcomes", workspace::DaysArguments;

@@ -53,7 +53,7 @@ pub(super) async fn deliverability(db: &mut PgConnection, tenant: Uuid, given: V
     let number = |event: &str| rows.iter().find(|row| row.event == event).map_or(0, |row| row.count);
     let sent = &small_counts::count(number("sent"));
     // Those refused at once are among the bounced.
-    let attempted = &small_counts::attempted(sent, &small_counts::count(number("failed")));
+    let attempted = &small_counts::attempted(sent, &small_counts::count(number("failed")), number("bounced"));
     let counts: Map<String, Value> = EVENTS
         .iter()
         .map(|event| {
@@ -115,24 +115,13 @@ pub(super) async fn replies(db: &mut PgConnection, tenant: Uuid, given: Value) -
 #[serde(deny_unknown_fields)]
 pub(super) struct SuppressionArguments {}
 
-/// `suppression_summary`: sums by reason and scope.
+/// `suppression_summary`: sums by reason.
 pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let SuppressionArguments {} = arguments(given)?;
-    let rows = sqlx::query!(
-        r#"select reason, scope, count(*) as "count!"
-           from suppressions where tenant_id = $1 and is_in_force(expires_at)
-           group by reason, scope"#,
-        tenant,
-    )
-    .fetch_all(db)
-    .await?;
-    let names: Vec<(String, i64)> =
-        rows.iter().map(|row| (format!("{}_{}", row.reason, row.scope), row.count)).collect();
-    let shown = small_counts::parts(names.iter().map(|(name, count)| (name.as_str(), *count)));
-    let groups: Vec<Value> = rows
-        .iter()
-        .zip(&names)
-        .map(|(row, (name, _))| json!({"reason": row.reason, "scope": row.scope, "count": shown[name]}))
-        .collect();
-    Ok(json!({"total": small_counts::count(rows.iter().map(|row| row.count).sum()), "groups": groups}))
+    let counts = ledger::suppressions::count_by_reason(db, tenant).await?;
+    let total: i64 = counts.iter().map(|(_, count)| count).sum();
+    let shown = small_counts::parts(counts.iter().map(|(reason, count)| (reason.as_str(), *count)));
+    let groups: Vec<Value> =
+        shown.into_iter().map(|(reason, count)| json!({"reason": reason, "count": count})).collect();
+    Ok(json!({"total": small_counts::count(total), "groups": groups}))
 }

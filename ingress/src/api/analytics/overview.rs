@@ -37,7 +37,7 @@ pub(super) async fn overview(ctx: &mut RequestContext, query: GetOverview) -> Re
     let window = HourWindow::new(query.from.as_deref(), query.to.as_deref(), zone_or_utc, Utc::now(), &mut faults);
     faults.finish()?;
     let days = store::days(ctx.db(), tenant, &window).await?;
-    let suppressions = store::suppressions(ctx.db(), tenant).await?;
+    let suppressions = ledger::suppressions::count_by_reason(ctx.db(), tenant).await?;
     let top = store::top_messages(ctx.db(), tenant, &window).await?;
     let sequences = store::sequence_triggers(ctx.db(), tenant, &window).await?;
     let outcomes = store::outcomes(ctx.db(), tenant, &window).await?;

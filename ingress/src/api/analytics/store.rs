@@ -63,12 +63,6 @@ pub(super) async fn days(db: &mut PgConnection, tenant: Uuid, window: &HourWindo
         .await
 }
 
-/// How many suppressions there are, by reason.
-pub(super) async fn suppressions(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Vec<(String, i64)>> {
-    let rows = sqlx::query_file!("queries/analytics_suppressions.sql", tenant).fetch_all(db).await?;
-    Ok(rows.into_iter().map(|row| (row.reason, row.count)).collect())
-}
-
 /// The messages that were clicked most: campaigns, and templates of transactional mail.
 pub(super) async fn top_messages(
     db: &mut PgConnection,

@@ -102,7 +102,7 @@ pub(super) enum DeliveredBasis {
 pub(super) struct Rates {
     /// Delivered, of sent and failed.
     pub(super) delivery_rate: Option<f64>,
-    /// Of sent and failed.
+    /// Of sent and of the failed that bounced.
     pub(super) bounce_rate: Option<f64>,
     /// Of delivered, as all that follow.
     pub(super) complaint_rate: Option<f64>,
@@ -116,10 +116,11 @@ pub(super) struct Rates {
 
 impl From<&MessageTotals> for Rates {
     fn from(totals: &MessageTotals) -> Self {
-        let attempted = totals.sent + totals.failed;
+        // Of the failed, those that a server refused are among the bounced. The others never left: not rendered, or out of time.
+        let attempted = totals.sent + totals.failed.min(totals.bounced);
         let delivered = |count| share(count, totals.delivered);
         Self {
-            delivery_rate: share(totals.delivered, attempted),
+            delivery_rate: share(totals.delivered, totals.sent + totals.failed),
             bounce_rate: share(totals.bounced, attempted),
             complaint_rate: delivered(totals.complained),
             open_rate: delivered(totals.opened),
@@ -145,8 +146,9 @@ pub(super) const DELIVERED_NOTE: &str = "delivered counts messages as email.deli
      taken off again. delivered_confirmed counts the confirmed ones, and delivered_basis says which kind there is.";
 pub(super) const UNTRACKED_NOTE: &str = "One-off messages carry no pixel and no tracked links: their opens and clicks are not \
      counted.";
-pub(super) const RATES_NOTE: &str = "delivery_rate and bounce_rate are shares of the messages sent to a server (sent and \
-     failed); all other rates are shares of delivered.";
+pub(super) const RATES_NOTE: &str = "delivery_rate is a share of sent and failed. bounce_rate is a share of sent and of failed, but \
+     of no more failed ones than bounced: messages that were not rendered or ran out of time never left. All other rates are shares of \
+     delivered.";
 
 #[cfg(test)]
 mod tests {
@@ -167,6 +169,8 @@ mod tests {
         };
         let rates = Rates::from(&totals);
         assert_eq!((rates.delivery_rate, rates.bounce_rate), (Some(0.75), Some(0.25)));
+        let with_expired = Rates::from(&MessageTotals { failed: 997, ..totals });
+        assert_eq!((with_expired.delivery_rate, with_expired.bounce_rate), (Some(0.003), Some(0.25)));
         assert_eq!(
             (rates.open_rate, rates.click_rate_human, rates.click_rate),
             (Some(0.6667), Some(0.3333), Some(0.0))

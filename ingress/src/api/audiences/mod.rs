@@ -12,7 +12,7 @@ use uuid::Uuid;
 use self::held::AudienceKind;
 use super::{
     contacts::{NamedContact, named},
-    references, segments,
+    limits, references, segments,
 };
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
@@ -46,7 +46,7 @@ pub(crate) fn routes() -> Routes {
                 .example(json!({"kind": "list", "name": "Friends", "public_name": "News for friends"}))
                 .answer::<AudienceCreated<'_>>(201, "Created")
                 .leads_to("audience_id", &["getAudience", "changeAudience", "changeAudienceMembers", "deleteAudience"])
-                .refuses(409, &["audience_already_exists"]),
+                .refuses(409, &["audience_already_exists", "list_limit_reached", "tag_limit_reached"]),
         )
         .get(
             "/v1/audiences/{id}",
@@ -229,6 +229,7 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
     if created.rows_affected() == 0 {
         return Err(already_exists());
     }
+    limits::of_audiences(body.kind).check(ctx.db(), tenant).await?;
     ctx.audit("audience.created", &id.to_string(), json!({"kind": body.kind.as_str()})).await?;
     ApiReply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
 }

@@ -28,7 +28,7 @@ use crate::{
     api::senders::store as senders,
     pipeline::{
         ApiReply, RequestContext,
-        error::ApiError,
+        error::{ApiError, counts_by_reason},
         page::{OptionalTime, Time},
         request_notice,
         types::counts,
@@ -265,10 +265,9 @@ fn check(count: &AudienceCount, digest: Option<&str>) -> Result<(), ApiError> {
         return Err(ApiError::unprocessable("audience_resolved_to_zero_contacts"));
     }
     if count.queued == 0 {
-        let skipped: BTreeMap<SkipReason, i64> = count.skipped.iter().copied().collect();
-        let counts: Vec<String> = skipped.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+        let counts = counts_by_reason(count.skipped.iter().map(|(reason, count)| (reason.as_str(), *count)));
         return Err(ApiError::unprocessable("all_contacts_suppressed_or_bounced")
-            .detail(format!("every contact would be skipped ({})", counts.join(", "))));
+            .detail(format!("every contact would be skipped ({counts})")));
     }
     if digest.is_some_and(|digest| digest != count.digest) {
         return Err(audience_changed());

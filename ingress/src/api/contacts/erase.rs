@@ -2,7 +2,6 @@
 //! keeps its numbers and a keyed hash, suppressions keep their address.
 
 use ledger::suppressions::{self, NewSuppression, SuppressionReason};
-use schemas::messages::ERASED_COPY;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -34,7 +33,7 @@ pub(super) async fn keep_opt_outs(
     suppressions::suppress(db, people.iter().map(opt_out).collect()).await.map(drop)
 }
 
-/// Erases a contact's own row and what still waits for it, and asks for the rest. The row is locked by the caller. A suppression
+/// Erases a contact's own row, takes back what waits for it, and asks for the rest. The row is locked by the caller. A suppression
 /// stays: it keeps the address from being mailed again after an import. `erased` stands for the address from now on.
 pub(super) async fn erase(
     db: &mut PgConnection,
@@ -64,28 +63,6 @@ pub(super) async fn erase(
         .execute(&mut *db)
         .await?;
     ledger::confirmations::erase(&mut *db, tenant, contact, erased).await?;
-    // Requests that are not handled are taken back, and the contact's copies of others': handled after this, as a rejected one that is
-    // requeued, they would make the contact anew. What they hold is erased in slices. The place of a copy stays: the sends of the others are
-    // known by theirs.
-    sqlx::query!(
-        "update requests set state = 'rejected', outcome = 'contact_erased', handled_at = now(), announce_after = null
-         where tenant_id = $1 and id in (select requests_to($1, array[$2::text]))
-           and state <> 'handled' and outcome is distinct from 'cancelled'",
-        tenant,
-        address,
-    )
-    .execute(&mut *db)
-    .await?;
-    // Rejected ones as well: no send leads to their copies, `/v1/sends` shows them, and a requeue takes them up again.
-    sqlx::query!(
-        r#"update requests r set options = without_copy(r.options, $2, $3)
-           where r.tenant_id = $1 and r.state <> 'handled' and r.options ? 'copies'
-             and r.options -> 'copies' @> jsonb_build_array(jsonb_build_object('address', $2::text))"#,
-        tenant,
-        address,
-        ERASED_COPY,
-    )
-    .execute(&mut *db)
-    .await?;
+    ledger::erasure::take_back_requests(&mut *db, tenant, address).await?;
     ledger::erasure::request_erasure(db, tenant, contact, address).await
 }

@@ -58,17 +58,19 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     // The survivor takes its place in lists and tags: it does not join them, and no sequence starts by that.
     sqlx::query!("select set_config('app.starts_nothing', 'on', true)").fetch_one(ctx.db()).await?;
     // Campaigns and enrollments are locked before contacts, as everywhere: a launch that is being written and a step that is being taken are
-    // waited for.
+    // waited for. A pause waits for the campaigns that are locked: they are not held for as long as an import holds a contact, or a launch
+    // another campaign.
+    sqlx::raw_sql(WAIT_BRIEFLY).execute(ctx.db()).await?;
     let campaigns = merged_mail::lock_owing_campaigns(ctx.db(), tenant, merged).await?;
-    if !campaigns.is_empty() {
+    if campaigns.is_empty() {
+        sqlx::raw_sql("set local lock_timeout to default").execute(ctx.db()).await?;
+    } else {
         // Its mail would leave under new ids, and may have been sent before a restore.
         let is_held = sqlx::query_scalar!(r#"select held_at is not null as "held!" from ledger"#);
         if is_held.fetch_one(ctx.db()).await? {
             let detail = "the ledger is paused after a restore: merge again when it is released";
             return Err(ApiError::unavailable().detail(detail));
         }
-        // A pause waits for them: they are not held for as long as an import holds a contact.
-        sqlx::raw_sql(WAIT_BRIEFLY).execute(ctx.db()).await?;
     }
     sqlx::query!(
         "select from enrollments where tenant_id = $1 and contact_id = any ($2) and status in ('active', 'paused')

@@ -79,7 +79,8 @@ pub(crate) fn routes() -> Routes {
             .answer::<ContactCreated>(200, "It existed")
             .refuses(404, &["list_not_found", "tag_not_found"])
             .refuses(409, KEY_CONFLICTS)
-            .refuses(409, &["unsubscribed_by_recipient", "contact_unsubscribed"]),
+            .refuses(409, &["unsubscribed_by_recipient", "contact_unsubscribed"])
+            .refuses(409, &["list_limit_reached", "tag_limit_reached"]),
         )
         .post(
             "/v1/contacts/batch",
@@ -96,7 +97,7 @@ pub(crate) fn routes() -> Routes {
                 {"email": "bob@example.com", "company": "Acme", "consent": {"basis": "opt_in", "at": AT, "source": "form"}},
             ]}))
             .answer::<ContactsUpserted>(200, "A result for each")
-            .refuses(409, &["external_id_taken"]),
+            .refuses(409, &["external_id_taken", "list_limit_reached", "tag_limit_reached"]),
         )
         .get(
             "/v1/contacts/{id}",

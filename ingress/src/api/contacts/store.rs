@@ -10,7 +10,7 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use crate::{
-    api::audiences::held::AudienceKind,
+    api::{audiences::held::AudienceKind, limits},
     pipeline::{RequestContext, error::ApiError},
 };
 
@@ -72,7 +72,7 @@ pub(crate) async fn merged(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sql
 /// transaction.
 ///
 /// # Errors
-/// 503 when they are removed each time before they are held.
+/// 409 when they are too many, 503 when they are removed each time before they are held.
 pub(crate) async fn hold_or_create_audiences(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -89,7 +89,7 @@ pub(crate) async fn hold_or_create_audiences(
             return Ok(held);
         }
         let ids: Vec<Uuid> = names.iter().map(|_| new_id()).collect();
-        sqlx::query!(
+        let created = sqlx::query!(
             "insert into audiences (tenant_id, id, kind, name)
              select $1, new.id, $2, new.name from unnest($3::uuid[], $4::text[]) as new (id, name) order by new.name
              on conflict (tenant_id, kind, name) where deleted_at is null do nothing",
@@ -100,6 +100,9 @@ pub(crate) async fn hold_or_create_audiences(
         )
         .execute(&mut *db)
         .await?;
+        if created.rows_affected() > 0 {
+            limits::of_audiences(kind).check(&mut *db, tenant).await?;
+        }
     }
     let held = hold_named(db, tenant, kind, &names).await?;
     if held.len() == names.len() { Ok(held) } else { Err(ApiError::unavailable()) }

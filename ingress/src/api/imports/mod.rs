@@ -69,7 +69,7 @@ pub(crate) fn routes() -> Routes {
             .example(json!({"name": "first", "csv": "email,first_name\nann@example.com,Ann\n"}))
             .answer::<ImportSummary>(200, "Imported")
             .leads_to("import_id", &["getImport"])
-            .refuses(409, &["external_id_taken"])
+            .refuses(409, &["external_id_taken", "list_limit_reached", "tag_limit_reached"])
             .refuses(413, &["too_many_rows"]),
         )
         .get(

@@ -10,7 +10,7 @@ mod outcome;
 mod rate;
 pub(crate) mod store;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use ledger::{
@@ -34,8 +34,12 @@ use self::{
 };
 use super::{campaigns::quota, senders::store as senders};
 use crate::pipeline::{
-    ApiReply, Doc, PreparationContext, RequestContext, Routes, body::MESSAGE_BODY_MAX_BYTES, doc::ID, error::ApiError,
-    page::Time, write_and_wait,
+    ApiReply, Doc, PreparationContext, RequestContext, Routes,
+    body::MESSAGE_BODY_MAX_BYTES,
+    doc::ID,
+    error::{ApiError, counts_by_reason},
+    page::Time,
+    write_and_wait,
 };
 
 /// The job of the reader processes that inspects attachments.
@@ -203,13 +207,9 @@ pub(crate) async fn accept(
 
 /// 422: no recipient may be mailed, for these reasons.
 fn all_suppressed<'a>(reasons: impl Iterator<Item = &'a str>) -> ApiError {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for reason in reasons {
-        *counts.entry(reason).or_default() += 1;
-    }
-    let counts: Vec<String> = counts.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+    let counts = counts_by_reason(reasons.map(|reason| (reason, 1)));
     ApiError::unprocessable("all_recipients_suppressed")
-        .detail(format!("no recipient may be mailed: {}; GET /v1/suppressions?email= tells more", counts.join(", ")))
+        .detail(format!("no recipient may be mailed: {counts}; GET /v1/suppressions?email= tells more"))
 }
 
 /// The hourly limit, then the quota, against which the open recipients count: those that are not blocked. Late, because the tenant's

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use self::rule::{SegmentRule, limits};
 use crate::{
-    api::{fields::definitions, references},
+    api::{fields::definitions, limits::SEGMENTS, references},
     pipeline::{
         ApiReply, Doc, Faults, NoFields, NoParameters, Patch, RequestContext, Routes,
         error::{ApiError, FieldFault},
@@ -52,7 +52,7 @@ pub(crate) fn routes() -> Routes {
             )
             .answer::<SegmentCreated<'_>>(201, "Created")
             .leads_to("segment_id", &["getSegment", "updateSegment", "deleteSegment"])
-            .refuses(409, &["segment_name_taken"])
+            .refuses(409, &["segment_name_taken", "segment_limit_reached"])
             .refuses(404, &NAMED),
         )
         .post(
@@ -220,6 +220,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSegment) -> Result<ApiRepl
     if created.rows_affected() == 0 {
         return Err(name_taken());
     }
+    SEGMENTS.check(ctx.db(), tenant).await?;
     set_uses(ctx.db(), tenant, id, &rule.segments()).await?;
     ctx.audit("segment.created", &id.to_string(), json!({})).await?;
     ApiReply::created(&SegmentCreated { segment_id: id, name })

@@ -18,7 +18,7 @@ use self::{
     input::{CreateSequence, CreateStep, DESCRIPTION_MAX, NewStep, ValidationContext},
     store::{LockedSequence, SequenceRow, SequenceStep, SequenceVersion},
 };
-use super::{audiences::held::hold_audiences, fields::definitions, senders::store as senders};
+use super::{audiences::held::hold_audiences, fields::definitions, limits, senders::store as senders};
 use crate::pipeline::{
     ApiReply, Doc, Faults, Id, NoFields, Patch, RequestContext, Routes, error::ApiError, read, read_page,
     status_answer, types::Name, validate::NAME_MAX, write,
@@ -53,7 +53,7 @@ pub(crate) fn routes() -> Routes {
             .leads_to("sequence_id", &["getSequence", "updateSequence", "deleteSequence", "listSequenceVersions"])
             .refuses(404, &["template_not_found", "sender_profile_not_found"])
             .refuses(404, &["tag_not_found", "list_not_found", "segment_not_found"])
-            .refuses(409, &["sender_profile_required_to_activate"]),
+            .refuses(409, &["sender_profile_required_to_activate", "sequence_limit_reached"]),
         )
         .get(
             "/v1/sequences/{id}",
@@ -175,6 +175,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiRep
     )
     .execute(ctx.db())
     .await?;
+    limits::SEQUENCES.check(ctx.db(), tenant).await?;
     store::insert_steps(ctx.db(), tenant, id, 1, &new.steps).await?;
     let steps = new.steps.iter().zip(1..);
     let steps = steps

@@ -15,7 +15,7 @@ use self::{
     users::{CampaignUser, TemplateUser},
 };
 use super::{
-    references,
+    limits, references,
     templates::{composition::check_one_body, content},
 };
 use crate::pipeline::{
@@ -51,7 +51,7 @@ pub(crate) fn routes() -> Routes {
             .example(json!({"name": "button", "body_html": "<a href=\"{{ href }}\">{{ label }}</a>"}))
             .answer::<SnippetSaved>(201, "Created")
             .leads_to("snippet_id", &["getSnippet", "updateSnippet", "deleteSnippet", "listSnippetTemplates", "listSnippetCampaigns"])
-            .refuses(409, &["snippet_already_exists"]),
+            .refuses(409, &["snippet_already_exists", "snippet_limit_reached"]),
         )
         .get(
             "/v1/snippets/{id}",
@@ -208,6 +208,7 @@ async fn create(ctx: &mut RequestContext, body: CreateSnippet) -> Result<ApiRepl
     if inserted.rows_affected() == 0 {
         return Err(ApiError::conflict("snippet_already_exists").detail("a snippet or a layout of this name exists"));
     }
+    limits::SNIPPETS.check(ctx.db(), tenant).await?;
     store::insert_version(ctx.db(), tenant, id, 1, &texts).await?;
     ctx.audit("snippet.created", &id.to_string(), json!({"kind": kind.as_str()})).await?;
     ApiReply::created(&SnippetSaved { snippet_id: id, name: body.name, version: 1, outdated_templates: 0 })

@@ -19,7 +19,7 @@ use self::{
     store::{TemplateRow, TemplateSummary, TemplateVersion},
     testdata::{SETS_MAX, StoredTestData, TestDataMisfit, TestDataSet},
 };
-use super::fields::definitions;
+use super::{fields::definitions, limits};
 use crate::pipeline::{
     ApiReply, Doc, Faults, NoFields, Patch, RequestContext, Routes,
     error::ApiError,
@@ -63,7 +63,8 @@ pub(crate) fn routes() -> Routes {
             }))
             .answer::<TemplateSaved>(201, "Created")
             .leads_to("template_id", &["getTemplate", "updateTemplate", "archiveTemplate"])
-            .leads_to("template_id", &["refreshTemplate", "renderTemplate", "listTemplateVersions"]),
+            .leads_to("template_id", &["refreshTemplate", "renderTemplate", "listTemplateVersions"])
+            .refuses(409, &["template_limit_reached"]),
         )
         .get(
             "/v1/templates/{id}",
@@ -88,7 +89,8 @@ pub(crate) fn routes() -> Routes {
             )
             .example(json!({"subject": "Your receipt"}))
             .answer::<TemplateSaved>(200, "Changed")
-            .refuses(404, &["template_not_found"]),
+            .refuses(404, &["template_not_found"])
+            .refuses(409, &["template_limit_reached"]),
         )
         .delete(
             "/v1/templates/{id}",
@@ -218,6 +220,7 @@ async fn create(ctx: &mut RequestContext, body: CreateTemplate) -> Result<ApiRep
     )
     .execute(ctx.db())
     .await?;
+    limits::TEMPLATES.check(ctx.db(), tenant).await?;
     store::insert_version(ctx.db(), tenant, id, 1, content_id, &composed).await?;
     testdata::replace(ctx.db(), tenant, id, &sets).await?;
     ctx.audit("template.created", &id.to_string(), json!({"template_type": template_type})).await?;
@@ -293,6 +296,9 @@ async fn change(ctx: &mut RequestContext, body: ChangeTemplate) -> Result<ApiRep
         require_fields(ctx, &row.variables).await?;
     }
     store::update(ctx.db(), tenant, id, &name, &status, saved.version, saved.content_id).await?;
+    if row.status == "archived" && status != row.status {
+        limits::TEMPLATES.check(ctx.db(), tenant).await?;
+    }
     if is_given {
         testdata::replace(ctx.db(), tenant, id, &sets).await?;
     }

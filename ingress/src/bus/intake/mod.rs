@@ -44,7 +44,11 @@ const WORKERS: usize = 4;
 /// Launches handled at once, and of them those of one product in one environment: each counts an audience.
 const LAUNCHES: usize = 4;
 const LAUNCHES_PER_PRODUCT: usize = 2;
-/// How long a launch stays on the bus while its product has all that it may have.
+/// Launches that are handled or wait for their turn, which comes in the order of the stream, and of them those of one product in one
+/// environment: a product whose launches last leaves workers to the others.
+const LAUNCHES_IN_HAND: usize = 32;
+const LAUNCHES_IN_HAND_PER_PRODUCT: usize = 8;
+/// How long a launch stays on the bus that is more than its product may have in hand, or whose turn did not come.
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 /// The attempt at which an internal error, or a conflict that may end by itself, is final. One less than the runner's limit, beyond which
 /// it would leave a dead letter without an event.
@@ -85,7 +89,9 @@ pub(super) struct DirectRequestStage {
     ingress: Arc<Ingress>,
     router: Router,
     dead_letters: Arc<DeadLetterQuota>,
-    /// Launches being handled, by product and environment.
+    /// Launches in hand, by product and environment.
+    launches_in_hand: Shares,
+    /// Those of them that are handled.
     launches: Shares,
 }
 
@@ -97,6 +103,7 @@ pub(crate) fn start(ingress: &Arc<Ingress>) {
         ingress: Arc::clone(ingress),
         router,
         dead_letters: Arc::clone(&dead_letters),
+        launches_in_hand: Shares::new(LAUNCHES_IN_HAND, LAUNCHES_IN_HAND_PER_PRODUCT),
         launches: Shares::new(LAUNCHES, LAUNCHES_PER_PRODUCT),
     });
     let intakes = INTAKE_QUEUES.iter().map(|queue| Intake {
@@ -104,7 +111,7 @@ pub(crate) fn start(ingress: &Arc<Ingress>) {
         stream: stream::REQUESTS,
         durable: format!("{NAME}-{}", queue.name),
         subjects: queue.kinds.iter().map(|kind| format!("{}.*.*.{kind}", direct::SUBJECT)).collect(),
-        workers: if queue.lane == Lane::Bulk { LAUNCHES } else { WORKERS },
+        workers: if queue.lane == Lane::Bulk { LAUNCHES_IN_HAND } else { WORKERS },
         coalesce: 1,
     });
     ingress.runner.start(stage, intakes.collect());
@@ -149,7 +156,7 @@ impl DirectRequestStage {
                 .detail("it was delivered before, so long ago that it is not known whether it was carried out");
             return self.reject(direct, &error).await;
         }
-        let _share = self.take_share(direct)?;
+        let _turn = self.take_turn(direct).await?;
         // A panic is an internal error: the message is delivered again, and rejected in the end.
         let result = std::panic::AssertUnwindSafe(self.run_request(direct)).catch_unwind().await;
         let outcome = result.unwrap_or_else(|_| {
@@ -171,13 +178,16 @@ impl DirectRequestStage {
         }
     }
 
-    /// The product's share of the launches, for a launch. Others take none.
-    fn take_share(&self, direct: &DirectRequest) -> Result<Option<Share>, StageError> {
+    /// A place and a turn of the product, for a launch. Others take none.
+    async fn take_turn(&self, direct: &DirectRequest) -> Result<Option<[Share; 2]>, StageError> {
         if direct.lane() != Lane::Bulk {
             return Ok(None);
         }
-        let busy = StageError::Busy { reason: "launches_busy", wait: LAUNCH_WAIT };
-        self.launches.try_take(direct.subject_of_publisher(), 1).map(Some).ok_or(busy)
+        let product = direct.subject_of_publisher();
+        let busy = || StageError::Busy { reason: "launches_busy", wait: LAUNCH_WAIT };
+        let place = self.launches_in_hand.try_take(product, 1).ok_or_else(busy)?;
+        let turn = self.launches.take_turn(product).await.map_err(|_| busy())?;
+        Ok(Some([place, turn]))
     }
 
     async fn reject(&self, direct: &DirectRequest, error: &ApiError) -> Result<Vec<Publication>, StageError> {

@@ -208,6 +208,12 @@ pub async fn lock_addresses(db: &mut PgConnection, tenant: Uuid, addresses: &[&s
     .map(drop)
 }
 
+/// How many suppressions of a tenant are in force, by reason.
+pub async fn count_by_reason(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Vec<(String, i64)>> {
+    let rows = sqlx::query_file!("queries/suppressions/count_by_reason.sql", tenant).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| (row.reason, row.count)).collect())
+}
+
 /// Lifts suppressions by id. The caller has locked the rows and decided that they may be lifted.
 pub async fn lift(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<()> {
     sqlx::query!("delete from suppressions where tenant_id = $1 and id = any ($2)", tenant, ids)

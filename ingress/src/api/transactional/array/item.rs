@@ -52,6 +52,8 @@ pub(super) enum ItemState {
     Repeated(Option<Uuid>),
     /// Refused.
     Refused(Refusal),
+    /// Left until the array comes again: its tenant's requests cannot be handled now.
+    Left,
 }
 
 impl ArrayItem {
@@ -259,6 +261,24 @@ impl ArrayItems {
     /// The senders a tenant's requests name.
     pub(super) fn senders(&self, tenant: Uuid) -> Vec<Uuid> {
         distinct(self.valid(tenant).filter_map(|valid| valid.sender_id))
+    }
+
+    /// Only the items with these indexes.
+    pub(super) fn keep(&mut self, indexes: &[usize]) {
+        self.0.retain(|item| indexes.contains(&item.index));
+    }
+
+    /// Leaves all items of a tenant until the array comes again. What became of them was rolled back.
+    pub(super) fn leave(&mut self, tenant: Uuid) {
+        for item in self.0.iter_mut().filter(|item| item.tenant == Some(tenant)) {
+            item.state = ItemState::Left;
+        }
+    }
+
+    /// Takes out the items that are left. Returns their indexes.
+    pub(super) fn take_left(&mut self) -> Vec<usize> {
+        let left = self.0.extract_if(.., |item| matches!(item.state, ItemState::Left));
+        left.map(|item| item.index).collect()
     }
 
     /// How many were accepted, and the refused ones.

@@ -121,7 +121,7 @@ fn stored_state(found: &StoredKey) -> Result<ItemState, ApiError> {
 }
 
 /// Stores the answer of each accepted item that claimed its key. A refused item gives its key back: once the reason is mended, the request
-/// is accepted under it, also as the replay of a dead letter.
+/// is accepted under it, also as the replay of a dead letter. So does one that is left.
 pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &ArrayItems) -> Result<(), ApiError> {
     let (mut keys, mut bodies, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for item in items.iter().filter(|item| item.holds_key) {
@@ -131,7 +131,7 @@ pub(super) async fn store_answers(db: &mut PgConnection, key_id: Uuid, items: &A
                 keys.push(key.value.clone());
                 bodies.push(accepted(*send)?.body);
             }
-            ItemState::Refused(_) => refused.push(key.value.clone()),
+            ItemState::Refused(_) | ItemState::Left => refused.push(key.value.clone()),
             _ => {}
         }
     }

@@ -1,9 +1,10 @@
 //! An array of up to 500 transactional requests that an internal system publishes.
 //!
 //! Files are looked into first. Then it is one transaction with one statement for each step, whatever the number. Each request is validated
-//! like a single one, by the same code in the same order. Valid requests are accepted, each other one is refused with its index. Requests
-//! with the same content and sender become one batch: their ids say so. As for single requests on the bus, there is no rate limit, and the
-//! compliance stage checks the send quota.
+//! like a single one, by the same code in the same order. Valid requests are accepted, each other one is refused with its index. Those of a
+//! tenant whose contacts are held, as by a merge, are left, and the array comes again for them: it keeps no other tenant's mail waiting.
+//! Requests with the same content and sender become one batch: their ids say so. As for single requests on the bus, there is no rate limit,
+//! and the compliance stage checks the send quota.
 
 mod batch;
 mod item;
@@ -56,12 +57,15 @@ pub(crate) struct ArraySummary {
     pub accepted: usize,
     /// The refused ones.
     pub refused: Vec<RefusedItem>,
+    /// The indexes of those that are left until the array comes again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<usize>,
 }
 
 impl ArraySummary {
     /// The summary of one accepted request.
     pub(crate) fn one() -> Self {
-        Self { accepted: 1, refused: Vec::new() }
+        Self { accepted: 1, ..Self::default() }
     }
 }
 
@@ -80,7 +84,7 @@ pub(crate) struct RefusedItem {
 ///
 /// # Errors
 /// If the array cannot be handled now: 409 while another array with the key is being handled, 422 for a key that was another request's,
-/// 503 when Postgres is away.
+/// 503 when Postgres is away, and when the requests of a tenant are left: the others are accepted.
 pub(crate) async fn accept_array(
     ingress: &Arc<Ingress>,
     operation: &'static Operation,
@@ -98,33 +102,39 @@ pub(crate) async fn accept_array(
         items.inspect_files(ingress, &caller.product).await?;
     }
     let mut tx = begin_write(ingress, AccessPattern::ByKey, Uuid::nil()).await?;
-    match key.claim(tx.db(), caller.lineage, None, Duration::ZERO).await? {
-        KeyClaim::Taken => {}
+    let mut summary = match key.claim(tx.db(), caller.lineage, None, Duration::ZERO).await? {
+        KeyClaim::Taken => ArraySummary::default(),
         KeyClaim::Answered(stored) => {
-            tx.rollback().await?;
-            return serde_json::from_slice(&stored.body).map_err(|error| ApiError::unexpected(&error));
+            let stored: ArraySummary =
+                serde_json::from_slice(&stored.body).map_err(|error| ApiError::unexpected(&error))?;
+            if stored.left.is_empty() {
+                tx.rollback().await?;
+                return Ok(stored);
+            }
+            items.keep(&stored.left);
+            stored
         }
         KeyClaim::Waiting(_) => return Err(in_progress()),
-    }
+    };
     let db = tx.db();
     store::find_tenants(db, caller, &mut items).await?;
     keys::claim_keys(db, caller.lineage, &mut items).await?;
-    let mut announcements = Vec::new();
-    let tenants = items.check_requests();
-    for tenant in &tenants {
-        // Of several tenants, one would hold rows while it waits for those of another.
-        let at_once = tenants.len() == 1;
-        announcements.extend(accept_for_tenant(db, caller, *tenant, &mut items, at_once).await?);
-    }
+    let announcements = match items.check_requests().as_slice() {
+        [tenant] => accept_for_tenant(db, caller, *tenant, &mut items, true).await?,
+        tenants => accept_for_tenants(db, caller, tenants, &mut items).await?,
+    };
     keys::store_answers(db, caller.lineage, &items).await?;
-    let summary = items.summary();
+    summary.left = items.take_left();
+    let decided = items.summary();
+    summary.accepted += decided.accepted;
+    summary.refused.extend(decided.refused);
     let stored = serde_json::to_vec(&summary).map_err(|error| ApiError::unexpected(&error))?;
     key.store_answer(db, caller.lineage, ACCEPTED, &stored).await?;
     tx.commit().await?;
     ingress.facts.notify();
     announce(ingress, announcements);
     note_items(&ingress.request_log, operation, caller, &items, begun.elapsed());
-    Ok(summary)
+    if summary.left.is_empty() { Ok(summary) } else { Err(ApiError::unavailable()) }
 }
 
 /// Puts an array into the request log: one call of `operation` for what is accepted of each tenant, and one for each item that is refused.
@@ -157,6 +167,30 @@ fn note_items(
     for (tenant, replayed) in accepted {
         note(tenant, ACCEPTED, None, replayed);
     }
+}
+
+/// Accepts or refuses the requests of several tenants. Those of a tenant whose rows another transaction holds are left.
+async fn accept_for_tenants(
+    db: &mut PgConnection,
+    caller: &Caller,
+    tenants: &[Uuid],
+    items: &mut ArrayItems,
+) -> Result<Vec<Publication>, ApiError> {
+    let mut announcements = Vec::new();
+    for tenant in tenants {
+        sqlx::raw_sql("savepoint of_tenant").execute(&mut *db).await?;
+        // Not at once: one tenant would hold rows while it waits for those of another.
+        match accept_for_tenant(&mut *db, caller, *tenant, items, false).await {
+            Ok(accepted) => announcements.extend(accepted),
+            // Should Postgres be away, there is nothing to roll back to.
+            Err(error) if error.status == StatusCode::SERVICE_UNAVAILABLE => {
+                sqlx::raw_sql("rollback to savepoint of_tenant").execute(&mut *db).await?;
+                items.leave(*tenant);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(announcements)
 }
 
 /// Accepts or refuses one tenant's requests, and writes the sends of those that are due, if `at_once`. Returns the announcements of the

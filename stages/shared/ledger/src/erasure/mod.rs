@@ -1,8 +1,8 @@
 //! Erasure of a contact: removes personal data from ledger, reports and logs in slices, and continues after a restart.
 //!
-//! The ingress empties the contact's row and writes a row of `erasures` in one transaction; the sweep here does the rest. Each slice
-//! reads a bounded number of rows by an index, so an erasure does not slow other work, however much mail the tenant has sent. Stored answers
-//! and provider events have no index over addresses: one slice of them serves all erasures that wait for it.
+//! One transaction of the ingress empties the contact's row, takes back the requests that wait and writes a row of `erasures`; the sweep here
+//! does the rest. Each slice reads a bounded number of rows by an index, so an erasure does not slow other work, however much mail the tenant
+//! has sent. Stored answers and provider events have no index over addresses: one slice of them serves all erasures that wait for it.
 //! Eight days later the contact's mail is erased once more, for what was under way during the erasure. Links and pictures of its mail work for
 //! years: a fact about mail of an erased contact is stored without [`PERSONAL_DETAILS`].
 //! Suppressions stay, and so does the keyed hash in the contact's row.
@@ -18,6 +18,8 @@ use runner::{StageError, Sweep, SweepSchedule};
 use runtime::{column, plans::PreparedPool};
 use sqlx::PgConnection;
 use uuid::Uuid;
+
+pub use records::take_back_requests;
 
 /// Rows read in one slice.
 const SLICE: i64 = 500;

@@ -1,41 +1,79 @@
 //! Erasure of records beside mail: requests, enrollments, outcomes, imports, stored answers, and events of providers.
 
 use runtime::column;
+use schemas::messages::ERASED_COPY;
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use super::{Cursor, Erasure, SLICE, UNINDEXED};
 
+/// Takes back the requests that wait for the contact, and its copies of others', in the transaction of a tenant that empties its row. What they
+/// hold is erased in slices. The place of a copy stays: the sends of the others are known by theirs.
+pub async fn take_back_requests(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
+    let waiting = sqlx::query_scalar!(
+        "select id from requests where tenant_id = $1 and id in (select requests_to($1, array[$2::text])) and state <> 'handled'",
+        tenant,
+        address,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    reject(&mut *db, tenant, &waiting).await?;
+    // Rejected ones as well: no send leads to their copies, `/v1/sends` shows them, and a requeue takes them up again.
+    sqlx::query!(
+        "update requests set options = without_copy(options, $2, $3)
+         where tenant_id = $1 and id in (select requests_copied_to($1, $2)) and options ? 'copies'",
+        tenant,
+        address,
+        ERASED_COPY,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Rejects those of these requests to the contact that are not handled. Handled after this, as a rejected one that is requeued, they would make
+/// the contact anew.
+async fn reject(db: &mut PgConnection, tenant: Uuid, requests: &[Uuid]) -> sqlx::Result<()> {
+    sqlx::query!(
+        "update requests set state = 'rejected', outcome = 'contact_erased', handled_at = now(), announce_after = null
+         where tenant_id = $1 and id = any ($2) and state <> 'handled'
+           and (outcome is null or outcome not in ('cancelled', 'contact_erased'))",
+        tenant,
+        requests,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
 impl Erasure {
     /// Requests whose payload holds the address, with their attachments: the payload is emptied, which also removes the request from the
-    /// index that finds it.
+    /// index that finds it. Some of them may wait: they were stored while the contact's row was emptied.
     pub(super) async fn requests(&self, db: &mut PgConnection) -> sqlx::Result<Cursor> {
-        let erased = sqlx::query_scalar!(
-            r#"with erased as (
-                 update requests
-                 set payload = '{"erased": true}',
-                     options = null,
-                     state = case when state = 'accepted' then 'rejected' else state end,
-                     outcome = case when state = 'accepted' then 'contact_erased' else outcome end,
-                     handled_at = coalesce(handled_at, now()),
-                     announce_after = null
-                 where tenant_id = $1 and id in (
-                     select id from requests
-                     where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and received_at <= $3
-                     limit $4 for update)
-                 returning id
-             ), attachment as (
-                 -- Their trigger deletes the skeleton.
-                 delete from message_attachments a using erased e where a.tenant_id = $1 and a.message_id = e.id
-             )
-             select id as "id!" from erased"#,
+        let requests = sqlx::query_scalar!(
+            "select id from requests
+             where tenant_id = $1 and kind = 'transactional' and payload ->> 'address' = $2 and received_at <= $3
+             limit $4 for update",
             self.tenant_id,
             self.address,
             self.asked_at,
             SLICE,
         )
-        .fetch_all(db)
+        .fetch_all(&mut *db)
         .await?;
-        Ok(Self::after(&erased, SLICE))
+        reject(&mut *db, self.tenant_id, &requests).await?;
+        sqlx::query!(
+            r#"with attachment as (
+                   -- Their trigger deletes the skeleton.
+                   delete from message_attachments where tenant_id = $1 and message_id = any ($2)
+               )
+               update requests set payload = '{"erased": true}', options = null where tenant_id = $1 and id = any ($2)"#,
+            self.tenant_id,
+            &requests,
+        )
+        .execute(db)
+        .await?;
+        Ok(Self::after(&requests, SLICE))
     }
 
     /// Details that the steps of the contact's enrollments recorded.

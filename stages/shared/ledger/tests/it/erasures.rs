@@ -105,3 +105,36 @@ async fn an_erasure_begins_no_pass_while_another_is_in_the_middle_of_one() {
     assert_eq!(slices, 2 * 3 + 3 * 2, "a pass of the first, one of both others, and two steps after it for each");
     assert_eq!(rig.number("select count(*) from inbound_events where raw = ''").await, 3);
 }
+
+#[tokio::test]
+async fn a_request_that_was_stored_during_an_erasure_is_rejected() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let person = rig.people(&tenant, 1).await.remove(0);
+    let mut db = rig.pool.acquire().await.unwrap();
+    request_erasure(&mut db, tenant.id, person.id, &person.address).await.unwrap();
+    // By transactions that had begun before, and were not committed.
+    sqlx::query(
+        "insert into requests (tenant_id, id, product, environment, kind, payload, state, outcome, announce_after, received_at)
+         select $1, gen_random_uuid(), 'shop', 'production', 'transactional', jsonb_build_object('address', $2::text), state, outcome,
+                case when state = 'accepted' then now() end, now() - interval '1 minute'
+         from (values ('accepted', null), ('handled', 'resolved'), ('rejected', 'cancelled')) as r (state, outcome)",
+    )
+    .bind(tenant.id)
+    .bind(&person.address)
+    .execute(&rig.pool)
+    .await
+    .unwrap();
+    drop(db);
+    let sweep = Erasures(PreparedPool::new(&rig.pool, 1));
+    while sweep.sweep().await.unwrap() > 0 {}
+    let found: Vec<(String, String)> = sqlx::query_as(
+        "select state, outcome from requests
+         where payload = '{\"erased\": true}' and announce_after is null order by state, outcome",
+    )
+    .fetch_all(&rig.pool)
+    .await
+    .unwrap();
+    let expected = [("handled", "resolved"), ("rejected", "cancelled"), ("rejected", "contact_erased")];
+    assert_eq!(found, expected.map(|(state, outcome)| (state.to_owned(), outcome.to_owned())));
+}
