@@ -55,12 +55,8 @@ fn business_days(from: DateTime<Utc>, amount: u32, zone: Tz) -> u64 {
     days
 }
 
-fn days_into_weekend(day: Weekday) -> u8 {
-    match day {
-        Weekday::Sat => 1,
-        Weekday::Sun => 2,
-        _ => 0,
-    }
+fn days_into_weekend(day: Weekday) -> u32 {
+    day.num_days_from_monday().saturating_sub(4)
 }
 
 /// A time that many days later, at the same time of day.

@@ -17,17 +17,11 @@ pub trait Message: Serialize + serde::de::DeserializeOwned + Send + Sync + 'stat
     const SCHEMA: &'static str;
 
     /// Reads a body: JSON, unless the message has a form of its own.
-    ///
-    /// # Errors
-    /// If the body is not such a message.
     fn of_body(body: &Bytes) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(body)
     }
 
     /// Writes the body, so that [`Message::of_body`] reads it.
-    ///
-    /// # Errors
-    /// If it cannot be serialised (a map whose keys are not strings): never for our types.
     fn to_body(&self) -> Result<Bytes, serde_json::Error> {
         serde_json::to_vec(self).map(Bytes::from)
     }

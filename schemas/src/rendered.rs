@@ -77,10 +77,7 @@ impl Rendered {
         }
     }
 
-    /// The message as a frame.
-    ///
-    /// # Errors
-    /// With more than 65,535 recipients.
+    /// The message as a frame. It holds at most 65,535 recipients.
     pub fn frame(&self) -> Result<Bytes, serde_json::Error> {
         let too_large = |_| serde_json::Error::custom("too large for a frame");
         let head = serde_json::to_vec(self)?;
@@ -99,9 +96,6 @@ impl Rendered {
     }
 
     /// Reads a frame. The texts are not copied.
-    ///
-    /// # Errors
-    /// If it is of another version, cut off, or longer than it says.
     pub fn of_frame(frame: &Bytes) -> Result<Self, serde_json::Error> {
         let malformed = || serde_json::Error::custom("not a frame of rendered recipients");
         let mut reader = FrameReader(frame);

@@ -191,10 +191,7 @@ impl TokenKeys {
         self.keys.iter().find(|each| each.id == id).or(self.keys.first())
     }
 
-    /// Checks a token.
-    ///
-    /// # Errors
-    /// [`TokenError`]; nothing of the payload is trusted before the MAC matches.
+    /// Checks a token. Nothing of the payload is trusted before the MAC matches.
     pub fn open(&self, purpose: Purpose, token: &str) -> Result<TokenClaims, TokenError> {
         if token.len() > TOKEN_MAX_BYTES {
             return Err(TokenError::Malformed);

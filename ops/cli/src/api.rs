@@ -98,7 +98,6 @@ pub fn argument(text: &str) -> Result<(String, Value), String> {
     Ok((name.to_owned(), Value::String(value)))
 }
 
-/// An operation of the document.
 struct ApiOperation<'a> {
     id: &'a str,
     method: String,

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
-use runtime::AuditRecord;
 use schemas::DomainStatus;
 use serde_json::json;
 use sqlx::PgConnection;
@@ -143,9 +142,8 @@ async fn release(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<Co
 
 /// Writes the audit entry, which also becomes an event for the owner.
 async fn status_changed(db: &mut PgConnection, domain: &LockedDomain, to: &str) -> sqlx::Result<()> {
-    let (tenant, action, subject) = (Some(domain.tenant), "domain.status_changed", domain.id.to_string());
     let detail = json!({"from": domain.status, "to": to});
-    audit_record(db, AuditRecord { tenant, action, subject, detail, ..AuditRecord::default() }).await
+    audit_record(db, Some(domain.tenant), "domain.status_changed", domain.id, None, detail).await
 }
 
 fn answer(asked: &DomainArgs, domain: &LockedDomain, status: &str) -> CommandOutput {

@@ -10,7 +10,8 @@ use uuid::Uuid;
 
 use crate::{
     api::text_of,
-    find_tenant, invocation,
+    find_tenant::{self, tenant_of},
+    invocation,
     operator::{self, DatabaseArgs},
     table,
 };
@@ -74,7 +75,6 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
     Ok(with_tenant(explanation, tenant))
 }
 
-/// What the API answers.
 async fn explain(explainer: &mut Explainer<'_>, about: ExplainSubject, address: &Address) -> anyhow::Result<Value> {
     Ok(json!({"ok": true, "explanation": explainer.explain(about, address).await.map_err(operator::refused)?}))
 }
@@ -86,13 +86,13 @@ fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {
 
 /// What has this id.
 async fn find(db: &mut PgConnection, id: Uuid) -> anyhow::Result<(Uuid, ExplainSubject)> {
-    if let Some(tenant) = find_tenant::of_campaign(db, id).await? {
+    if let Some(tenant) = tenant_of!(&mut *db, "campaigns", id)? {
         return Ok((tenant, ExplainSubject::Campaign(id)));
     }
-    if let Some(tenant) = find_tenant::of_message(db, id).await? {
+    if let Some(tenant) = tenant_of!(&mut *db, "messages", id)? {
         return Ok((tenant, ExplainSubject::Message(id)));
     }
-    let tenant = find_tenant::of_sequence(db, id).await?;
+    let tenant = tenant_of!(db, "sequences", id)?;
     Ok((tenant.context("no campaign, one-off message or sequence has this id")?, ExplainSubject::Sequence(id)))
 }
 

@@ -19,25 +19,7 @@ macro_rules! tenant_of {
     };
 }
 
-/// The tenant of a campaign.
-pub async fn of_campaign(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
-    tenant_of!(db, "campaigns", id)
-}
-
-/// The tenant of a one-off message.
-pub async fn of_message(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
-    tenant_of!(db, "messages", id)
-}
-
-/// The tenant of a sequence.
-pub async fn of_sequence(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
-    tenant_of!(db, "sequences", id)
-}
-
-/// The tenant of a batch.
-pub async fn of_batch(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
-    tenant_of!(db, "batches", id)
-}
+pub(crate) use tenant_of;
 
 /// The tenant of a send, or of the request that a send will come from.
 pub async fn of_send(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {

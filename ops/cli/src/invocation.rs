@@ -3,6 +3,7 @@
 use std::{fmt::Display, sync::OnceLock};
 
 use runtime::{AuditRecord, audit};
+use serde_json::Value;
 use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
@@ -22,7 +23,6 @@ pub struct InvocationArgs {
 
 static INVOCATION: OnceLock<InvocationArgs> = OnceLock::new();
 
-/// Stores the options of this process.
 pub fn set_invocation(args: InvocationArgs) {
     // Set once, at start.
     let _ = INVOCATION.set(args);
@@ -32,12 +32,10 @@ fn current() -> &'static InvocationArgs {
     INVOCATION.get_or_init(InvocationArgs::default)
 }
 
-/// True if output is JSON.
 pub fn wants_json() -> bool {
     current().json
 }
 
-/// The reason, if one was given.
 pub fn reason() -> Option<&'static str> {
     current().reason.as_deref()
 }
@@ -62,16 +60,24 @@ fn user_id() -> Option<String> {
 }
 
 /// Writes an entry of the audit log, with the operator and the reason of this process; in the transaction of the action if it has one.
-pub async fn audit_record(db: impl PgExecutor<'_>, record: AuditRecord<'_>) -> sqlx::Result<()> {
-    audit::write(db, &[AuditRecord { actor: &actor(), reason: reason(), ..record }]).await
+pub async fn audit_record(
+    db: impl PgExecutor<'_>,
+    tenant: Option<Uuid>,
+    action: &str,
+    subject: impl Display,
+    outcome: Option<&str>,
+    detail: Value,
+) -> sqlx::Result<()> {
+    let (subject, reason) = (subject.to_string(), reason());
+    audit::write(db, &[AuditRecord { tenant, actor: &actor(), action, subject, detail, reason, outcome }]).await
 }
 
-/// Writes an audit entry without details.
+/// Writes an audit entry without outcome and details.
 pub async fn audit(
     db: &mut PgConnection,
     tenant: Option<Uuid>,
     action: &str,
     subject: impl Display,
 ) -> sqlx::Result<()> {
-    audit_record(db, AuditRecord { tenant, action, subject: subject.to_string(), ..AuditRecord::default() }).await
+    audit_record(db, tenant, action, subject, None, Value::Null).await
 }

@@ -59,12 +59,10 @@ pub struct Issue {
     expires: Option<DateTime<Utc>>,
 }
 
-/// Reads a product's slug.
 pub fn product(text: &str) -> Result<String, String> {
     key::is_slug(text).then(|| text.to_owned()).ok_or_else(|| "2 to 32 of a-z, 0-9 and dashes inside".to_owned())
 }
 
-/// Reads an environment's word.
 pub fn environment(text: &str) -> Result<Environment, String> {
     Environment::parse(text).ok_or_else(|| "production or sandbox".to_owned())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use futures::StreamExt;
-use runtime::{AuditRecord, Bus};
+use runtime::Bus;
 use schemas::{Control, ControlAnswer, subjects};
 use serde_json::{Value, json};
 
@@ -44,9 +44,8 @@ pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {
     };
     let answers = ask(&bus, &control).await?;
     let outcome = format!("{} process(es) follow", answers.iter().filter(|answer| answer.error.is_none()).count());
-    let (action, subject) = ("log.filter", args.process.unwrap_or_else(|| "every process".to_owned()));
-    let (outcome, detail) = (Some(outcome.as_str()), serde_json::to_value(&control)?);
-    audit_record(&pool, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
+    let subject = args.process.as_deref().unwrap_or("every process");
+    audit_record(&pool, None, "log.filter", subject, Some(&outcome), serde_json::to_value(&control)?).await?;
     let record = |answer: &ControlAnswer| {
         let ControlAnswer { process, host, pid, filter, error } = answer;
         json!({"process": process, "host": host, "pid": pid, "filter": filter, "error": error})

@@ -59,7 +59,6 @@ pub struct LedgerCommand<C: Subcommand> {
 }
 
 impl<C: Subcommand> LedgerCommand<C> {
-    /// Runs the chosen subcommand.
     pub async fn run(
         self,
         run: impl AsyncFnOnce(&mut PgConnection, C) -> anyhow::Result<CommandOutput>,
@@ -156,14 +155,12 @@ impl SecretSource {
     }
 }
 
-/// Applies the migrations.
 pub async fn migrate(args: &DatabaseArgs) -> anyhow::Result<()> {
     Database::migrate(args.url()?).await.context("migrations")?;
     print_result(&json!({"migrated": true}), "the schema is up to date");
     Ok(())
 }
 
-/// What a command prints.
 pub enum CommandOutput {
     /// Records, and the columns to show of them.
     Table(Vec<Value>, &'static [&'static str]),
@@ -184,7 +181,6 @@ impl CommandOutput {
     }
 }
 
-/// The records that a query finds.
 pub async fn list_records(
     db: &mut PgConnection,
     query: QueryScalar<'_, Postgres, Value, PgArguments>,

@@ -129,7 +129,6 @@ pub struct StageProcess {
     common: CommonSettings,
 }
 
-/// A running process.
 struct Process {
     deps: runner::Deps,
     admin_addr: SocketAddr,
@@ -259,14 +258,10 @@ pub async fn stop_signal() {
 /// SIGTERM or SIGINT, or that the terminal is closed.
 #[cfg(feature = "dev")]
 pub async fn stop_signal_on_terminal() {
-    // Without one, as under `nohup`, it runs on.
-    if std::io::stdout().is_terminal() {
-        tokio::select! {
-            () = stop_signal() => {}
-            () = received(SignalKind::hangup()) => {}
-        }
-    } else {
-        stop_signal().await;
+    tokio::select! {
+        () = stop_signal() => {}
+        // Without one, as under `nohup`, it runs on.
+        () = received(SignalKind::hangup()), if std::io::stdout().is_terminal() => {}
     }
 }
 

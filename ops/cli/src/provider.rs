@@ -242,7 +242,6 @@ async fn ping(pool: &PgPool, vault: &Vault, guard: &HostPolicy, id: Uuid) -> any
     }
 }
 
-/// What may be changed about a connection.
 #[derive(Debug, Clone, Copy)]
 enum ChangeProvider {
     Default,

@@ -83,7 +83,6 @@ async fn set(db: &mut PgConnection, tenant: Uuid, monthly: Option<Limit>, daily:
     Ok(audit(db, Some(tenant), "quota.set", format!("monthly {} daily {}", word(monthly), word(daily))).await?)
 }
 
-/// One record for each period.
 fn periods(tenant: Uuid, usage: &QuotaUsage) -> Vec<Value> {
     let record = |period: &str, set: Option<i64>, usage: PeriodUsage| {
         json!({

@@ -2,7 +2,6 @@
 
 use chrono::{DateTime, Utc};
 use ledger::facts::rescore::{RescoreScope, RescoreTotals, rescore};
-use runtime::AuditRecord;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -53,8 +52,7 @@ pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
     let ending = if args.dry_run { "; nothing was changed" } else { "" };
     operator::print_result(&record, &format!("{}{ending}", line(&done)));
     if !args.dry_run {
-        let (tenant, action, subject) = (args.tenant, "rescore", "opens and clicks".to_owned());
-        audit_record(&pool, AuditRecord { tenant, action, subject, detail: record, ..AuditRecord::default() }).await?;
+        audit_record(&pool, args.tenant, "rescore", "opens and clicks", None, record).await?;
     }
     Ok(())
 }

@@ -5,11 +5,9 @@ use std::io::IsTerminal as _;
 
 use serde_json::Value;
 
-/// The gap between two columns.
 const GAP: usize = 2;
 /// The least width of a text column.
 const NARROWEST: usize = 10;
-/// Marks a cut cell.
 const CUT: char = '…';
 
 /// The width of the terminal. Without a terminal it is unlimited, unless `COLUMNS` is set.

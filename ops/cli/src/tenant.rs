@@ -6,7 +6,6 @@ use ingress::{
     api::tenants::{self, ProfileChange, TenantLink},
     pipeline::json::decode,
 };
-use runtime::AuditRecord;
 use schemas::{Address, Environment};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -152,9 +151,7 @@ async fn set_profile(db: &mut PgConnection, args: ProfileArgs) -> anyhow::Result
     let fields = change.fields();
     let profile = tenants::change(db, id, change).await.map_err(refused)?;
     if !fields.is_empty() {
-        let (tenant, action, subject) = (Some(id), "tenant.changed", id.to_string());
-        let detail = json!({"fields": fields});
-        audit_record(db, AuditRecord { tenant, action, subject, detail, ..AuditRecord::default() }).await?;
+        audit_record(db, Some(id), "tenant.changed", id, None, json!({"fields": fields})).await?;
     }
     Ok(CommandOutput::record(serde_json::to_value(&profile)?))
 }

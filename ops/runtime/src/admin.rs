@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Bus;
 
-/// Timeout of a probe of a dependency.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the result of a probe is answered again: health is asked about without credentials.
 const PROBE_KEPT: Duration = Duration::from_secs(1);
@@ -63,9 +62,6 @@ impl HealthProbe {
 }
 
 /// Binds the admin port of a process and serves it until shutdown; returns its address.
-///
-/// # Errors
-/// If the address is in use.
 pub async fn serve(
     metrics: PrometheusHandle,
     probe: HealthProbe,

@@ -99,18 +99,12 @@ impl Budget {
     }
 
     /// Takes in `bytes` of input.
-    ///
-    /// # Errors
-    /// [`Spent::Input`] if the sum exceeds the limit.
     pub fn take_input(&self, bytes: usize) -> Result<(), Spent> {
         self.input.set(self.input.get().saturating_add(bytes));
         if self.input.get() > self.limits.input_bytes { Err(Spent::Input) } else { Ok(()) }
     }
 
     /// Charges `steps`. Looks at the clock every so often, so charge small pieces of work, before doing them.
-    ///
-    /// # Errors
-    /// [`Spent::Steps`], [`Spent::Time`].
     pub fn take_steps(&self, steps: u64) -> Result<(), Spent> {
         let taken = self.steps.get().saturating_add(steps);
         self.steps.set(taken);
@@ -125,17 +119,11 @@ impl Budget {
     }
 
     /// Looks at the clock now.
-    ///
-    /// # Errors
-    /// [`Spent::Time`].
     pub fn check_time(&self) -> Result<(), Spent> {
         if self.started.elapsed() > self.limits.time { Err(Spent::Time) } else { Ok(()) }
     }
 
     /// Charges `bytes` of memory before they are allocated.
-    ///
-    /// # Errors
-    /// [`Spent::Held`] if the memory exceeds the limit.
     pub fn hold(&self, bytes: usize) -> Result<(), Spent> {
         let held = self.held.get().saturating_add(bytes);
         self.held.set(held);
@@ -155,9 +143,6 @@ impl Budget {
     }
 
     /// Goes a level deeper, until the answer is dropped.
-    ///
-    /// # Errors
-    /// [`Spent::Depth`].
     pub fn enter(&self) -> Result<Level<'_>, Spent> {
         if self.depth.get() >= self.limits.depth {
             return Err(Spent::Depth);

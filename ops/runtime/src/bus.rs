@@ -140,9 +140,6 @@ impl std::fmt::Debug for Bus {
 
 impl Bus {
     /// Sets up the connection. Returns at once even if the servers are unavailable, and connects when they are back.
-    ///
-    /// # Errors
-    /// For unreadable credentials or URLs.
     pub async fn connect(
         url: &SecretString,
         credentials: Option<&Path>,
@@ -218,9 +215,6 @@ impl Bus {
 
     /// A stream of the table, by its name without prefix. `None`: the first process of the installation has not created it yet, so
     /// nothing is in it.
-    ///
-    /// # Errors
-    /// If JetStream is unavailable or refuses.
     pub async fn stream(&self, name: &str) -> Result<Option<Stream>, BusError> {
         match self.jetstream.get_stream(self.prefixed(name)).await {
             Ok(stream) => Ok(Some(stream)),
@@ -231,11 +225,8 @@ impl Bus {
         }
     }
 
-    /// Creates or updates every stream of the table. Idempotent.
-    ///
-    /// # Errors
-    /// If JetStream is unavailable or refuses a configuration, and [`BusError::MessagesWaiting`] if a limit of a stream could not
-    /// be lowered yet; everything else is applied then.
+    /// Creates or updates every stream of the table. Idempotent. Answers [`BusError::MessagesWaiting`] if a limit of a stream could not be
+    /// lowered yet; everything else is applied then.
     pub async fn apply_streams(&self) -> Result<(), BusError> {
         let mut incomplete = None;
         for spec in STREAMS {
@@ -254,9 +245,6 @@ impl Bus {
 
     /// Creates missing streams, and tries to update those whose configuration differs. If only operators may update streams
     /// (`postrider streams apply`), the existing configuration is used.
-    ///
-    /// # Errors
-    /// If JetStream is unavailable, or a stream is missing and cannot be created.
     pub async fn ensure_streams(&self) -> Result<(), BusError> {
         for spec in STREAMS {
             let Some(found) = self.stream(spec.name).await? else {
@@ -301,9 +289,7 @@ impl Bus {
     }
 
     /// Publishes all messages and waits for their acknowledgements: each window is made, sent at once and awaited together.
-    ///
-    /// # Errors
-    /// The first failure. Messages stored before it stay stored, and JetStream drops their repetition by id.
+    /// The error is the first failure. Messages stored before it stay stored, and JetStream drops their repetition by id.
     pub async fn publish_all(&self, publications: Vec<impl Into<Publication> + Send>) -> Result<(), BusError> {
         let mut left = publications.into_iter();
         loop {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use schemas::{Control, ControlAnswer, subjects};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Bus, Notifier, bus::RESUBSCRIBE_PAUSE, runs, telemetry};
@@ -41,7 +41,7 @@ async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdo
             loop {
                 let message = tokio::select! {
                     () = shutdown.cancelled() => break,
-                    () = reached(filter_ends) => {
+                    () = sleep_until(filter_ends.unwrap_or_else(Instant::now)), if filter_ends.is_some() => {
                         filter_ends = None;
                         set_log(&name, None);
                         continue;
@@ -67,13 +67,6 @@ async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdo
         // Commands may have been missed while the connection was down.
         changes.notify();
         shutdown.run_until_cancelled(tokio::time::sleep(RESUBSCRIBE_PAUSE)).await;
-    }
-}
-
-async fn reached(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

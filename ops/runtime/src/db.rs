@@ -67,9 +67,6 @@ pub struct Database;
 
 impl Database {
     /// A pool of connections in `role`. Connects lazily: a process starts, and says so in its health, while Postgres is away.
-    ///
-    /// # Errors
-    /// Only for an unreadable URL.
     pub fn pool(url: &SecretString, role: Role, connections: u32) -> sqlx::Result<PgPool> {
         let role = role.as_str();
         let options = PgConnectOptions::from_str(url.expose_secret())?
@@ -99,9 +96,7 @@ impl Database {
     }
 
     /// Applies the migrations, as the login itself (the owner), not as one of the roles.
-    ///
-    /// # Errors
-    /// When Postgres is away or a migration fails; a failed migration leaves nothing half done.
+    /// A failed migration leaves nothing half done.
     pub async fn migrate(url: &SecretString) -> Result<(), sqlx::migrate::MigrateError> {
         let pool = PgPoolOptions::new().max_connections(1).connect(url.expose_secret()).await?;
         // An older program, to which an upgrade is rolled back, leaves the newer schema as it is: each migration allows for that.
@@ -116,9 +111,6 @@ impl Database {
 /// or closed.
 ///
 /// sqlx asks for no TCP keepalive: when the host of Postgres vanishes without a word, the answer to a statement is waited for for ever.
-///
-/// # Errors
-/// Those of the work, and a timeout.
 pub async fn within<T, E: From<sqlx::Error>>(
     limit: Duration,
     work: impl Future<Output = Result<T, E>>,
@@ -169,6 +161,11 @@ pub async fn confine(tx: &mut PgConnection, tenant: Uuid) -> sqlx::Result<()> {
     sqlx::query("select set_config('app.tenant', $1, true)").bind(tenant.to_string()).execute(tx).await.map(drop)
 }
 
+/// Whether the SQLSTATE of an error begins with one of these.
+fn is_of(error: &dyn DatabaseError, classes: &[&str]) -> bool {
+    error.code().is_some_and(|code| classes.iter().any(|class| code.starts_with(class)))
+}
+
 /// Whether Postgres refuses us, whatever the statement: what ends the connection, as a login that no longer works, or a transaction that
 /// was left open; and a server that takes no writes, as a standby or one with a full disk.
 fn is_refused_as_a_whole(error: &(dyn DatabaseError + 'static)) -> bool {
@@ -183,11 +180,9 @@ fn is_refused_as_a_whole(error: &(dyn DatabaseError + 'static)) -> bool {
 pub fn is_transient(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => {
-            is_refused_as_a_whole(&**error)
-                || error.code().is_none_or(|code| {
-                    // Classes: 08 connection, 40 rollback, 53 resources, 55 object state, 57 operator, 58 system.
-                    ["08", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class))
-                })
+            // Classes: 08 connection, 40 rollback, 53 resources, 55 object state, 57 operator, 58 system.
+            let classes = ["08", "40", "53", "55", "57", "58", "XX"];
+            is_refused_as_a_whole(&**error) || error.code().is_none() || is_of(&**error, &classes)
         }
         sqlx::Error::RowNotFound
         | sqlx::Error::ColumnNotFound(_)
@@ -209,9 +204,7 @@ pub fn is_about_data(error: &sqlx::Error) -> bool {
     match error {
         _ if is_transient(error) => false,
         // Class 21 is cardinality, 54 a limit of the program.
-        sqlx::Error::Database(error) => error
-            .code()
-            .is_some_and(|code| QUOTING_CLASSES.iter().chain(&["21", "54"]).any(|class| code.starts_with(class))),
+        sqlx::Error::Database(error) => is_of(&**error, &QUOTING_CLASSES) || is_of(&**error, &["21", "54"]),
         sqlx::Error::ColumnNotFound(_) | sqlx::Error::TypeNotFound { .. } => false,
         _ => true,
     }
@@ -238,7 +231,7 @@ pub fn describe(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(error) => {
             let code = error.code().unwrap_or_default();
-            if QUOTING_CLASSES.iter().any(|class| code.starts_with(class)) {
+            if is_of(&**error, &QUOTING_CLASSES) {
                 let (table, constraint) = (error.table().unwrap_or("-"), error.constraint().unwrap_or("-"));
                 return format!("sqlstate {code} table {table} constraint {constraint}");
             }
@@ -256,12 +249,7 @@ pub fn describe(error: &sqlx::Error) -> String {
 pub fn is_unavailable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_) => true,
-        sqlx::Error::Database(error) => {
-            is_refused_as_a_whole(&**error)
-                || error
-                    .code()
-                    .is_some_and(|code| ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)))
-        }
+        sqlx::Error::Database(error) => is_refused_as_a_whole(&**error) || is_of(&**error, &["08", "53", "57P", "58"]),
         sqlx::Error::Protocol(_) => true,
         _ => false,
     }

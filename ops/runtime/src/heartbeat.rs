@@ -12,7 +12,6 @@ use crate::{PauseSwitches, column, plans::PreparedPool};
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// How often it writes its heartbeat while a paused stage finishes its work: `postrider drain` may be waiting for it.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(500);
-/// Timeout of one heartbeat.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One stage of a process in one heartbeat.
@@ -26,12 +25,6 @@ pub struct Beat {
     pub is_paused: bool,
     /// The number of its unfinished pieces of work.
     pub in_hand: u32,
-}
-
-impl Beat {
-    fn is_draining(&self) -> bool {
-        self.is_paused && self.in_hand > 0
-    }
 }
 
 /// Writes the heartbeats of a process until it stops.
@@ -63,7 +56,8 @@ impl Heartbeat {
             if is_stopping && now.iter().all(|beat| beat.in_hand == 0) {
                 break;
             }
-            let pause = if is_stopping || now.iter().any(Beat::is_draining) { DRAIN_INTERVAL } else { INTERVAL };
+            let is_draining = now.iter().any(|beat| beat.is_paused && beat.in_hand > 0);
+            let pause = if is_stopping || is_draining { DRAIN_INTERVAL } else { INTERVAL };
             match tokio::time::timeout(BEAT_TIMEOUT, self.beat(&now)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
@@ -114,7 +108,6 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Deletes the rows of this process.
     async fn delete_rows(&self) -> sqlx::Result<()> {
         let mut db = self.by_key.take().await?;
         sqlx::query!("delete from heartbeats where process_id = $1", self.process_id).execute(&mut *db).await?;

@@ -19,9 +19,7 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 pub struct Panicked;
 
 /// Runs `work` and catches its panic, which is counted by stage and kind of task (`mail_panics_total`).
-///
-/// # Errors
-/// [`Panicked`]. Values of the work are dropped: its locks are poisoned, its transactions rolled back.
+/// Values of work that panics are dropped: its locks are poisoned, its transactions rolled back.
 pub async fn caught<T>(stage: &'static str, task: &'static str, work: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(work).catch_unwind().await.map_err(|_| count(stage, task))
 }

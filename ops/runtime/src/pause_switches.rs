@@ -19,7 +19,6 @@ use crate::{
 
 /// How often the switches are read without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of reading the switches.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The stages that send data out of the platform, which cannot be undone. They do not start while the ledger is paused.
@@ -36,7 +35,6 @@ struct PauseState {
     is_read: bool,
     /// True if the ledger was checked since it was last away, and is not a restored one.
     is_verified: bool,
-    /// True if the ledger is paused.
     is_ledger_paused: bool,
     /// How often a check has found the ledger paused while the switches did not say so yet.
     holds: u32,
@@ -140,7 +138,6 @@ async fn poll_switches(
     }
 }
 
-/// The switches as read from the ledger.
 struct SwitchRow {
     stages: BTreeSet<String>,
     is_ledger_paused: bool,

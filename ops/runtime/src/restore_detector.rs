@@ -59,7 +59,6 @@ struct LedgerRow {
 /// The epoch that was published on the bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PublishedEpoch {
-    /// The bus is unavailable.
     Unavailable,
     /// The bus has no epoch of this ledger.
     Missing,
@@ -100,9 +99,6 @@ impl RestoreDetector {
     }
 
     /// Checks once, and pauses a restored ledger. Answers whether the ledger is paused, by this check or before it.
-    ///
-    /// # Errors
-    /// If Postgres is unavailable, or only the bus can decide and is unavailable.
     pub async fn check_epoch(&mut self) -> Result<bool, EpochError> {
         let ledger = match self.furthest_seen {
             Some((ledger, _)) => ledger,
@@ -243,12 +239,9 @@ impl RestoreDetector {
     }
 }
 
-/// The decision about a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EpochDecision {
-    /// The ledger is current.
     Current,
-    /// The ledger was restored, with the reason.
     Restored(&'static str),
     /// Only the bus can decide, and it is unavailable.
     Undecided,

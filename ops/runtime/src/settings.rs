@@ -109,9 +109,6 @@ pub struct BusSettings {
 
 impl BusSettings {
     /// Connects to these servers under a name. See [`Bus::connect`].
-    ///
-    /// # Errors
-    /// For unreadable credentials or URLs.
     pub async fn connect(&self, url: &SecretString, name: &str) -> Result<Bus, BusError> {
         Bus::connect(url, self.nats_credentials.as_deref(), &self.stream_prefix, self.stream_replicas, name).await
     }
@@ -132,9 +129,6 @@ pub struct MasterKeySettings {
 
 impl MasterKeySettings {
     /// The keys, from the setting or its file.
-    ///
-    /// # Errors
-    /// [`SettingsError`] when both, none, or an unreadable one is given.
     pub fn keys(&self) -> Result<MasterKeys, SettingsError> {
         match (&self.master_key, &self.master_key_file) {
             (Some(_), Some(_)) => Err(SettingsError::Contradiction("set master-key or master-key-file, not both")),
@@ -151,9 +145,6 @@ impl MasterKeySettings {
 
 /// Refuses environment variables `POSTRIDER_…` that no setting of `command` (or a subcommand) reads: a mistyped name must not
 /// silently leave a default in force.
-///
-/// # Errors
-/// [`SettingsError::Unknown`] with the first such name.
 pub fn refuse_unknown_environment(command: &clap::Command) -> Result<(), SettingsError> {
     let known: BTreeSet<&str> = arguments(command).into_iter().filter_map(|arg| arg.get_env()?.to_str()).collect();
     let ours = |name: &str| name.starts_with("POSTRIDER_") && !name.starts_with("POSTRIDER_TEST_");

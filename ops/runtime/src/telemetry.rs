@@ -47,9 +47,6 @@ static FILTERING: OnceLock<Filtering> = OnceLock::new();
 
 /// Starts JSON logs on standard error, for a process that serves. From now on a panic is a line of them that says where, and not
 /// what: its message may quote data, as that of a slice out of range quotes the text that was sliced.
-///
-/// # Errors
-/// For a filter that does not parse, or a second start.
 pub fn init_logs(filter: &str) -> Result<(), TelemetryError> {
     start(filter)?;
     std::panic::set_hook(Box::new(|panic| {
@@ -107,9 +104,7 @@ pub fn log_filter() -> String {
 }
 
 /// Changes the log filter of this process while it runs; answers the one that was in force before.
-///
-/// # Errors
-/// For a filter that does not parse (the old one stays), or before logs are started.
+/// A filter that does not parse is an error, and the old one stays.
 pub fn set_log_filter(filter: &str) -> Result<String, TelemetryError> {
     let parsed = parse(filter)?;
     let filtering = FILTERING.get().ok_or(TelemetryError::NotStarted)?;

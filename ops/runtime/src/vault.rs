@@ -39,10 +39,7 @@ impl std::fmt::Debug for MasterKeys {
 }
 
 impl MasterKeys {
-    /// Parses keys of 64 hex digits, separated by commas or white space.
-    ///
-    /// # Errors
-    /// [`VaultError::Malformed`], also for no key at all.
+    /// Parses keys of 64 hex digits, separated by commas or white space. No key at all is an error, too.
     pub fn parse(text: &str) -> Result<Self, VaultError> {
         let keys: Vec<[u8; 32]> = text
             .split(|c: char| c == ',' || c.is_whitespace())
@@ -100,9 +97,6 @@ impl std::fmt::Debug for Vault {
 
 impl Vault {
     /// Derives the encryption keys.
-    ///
-    /// # Errors
-    /// [`VaultError::Unavailable`] when the cipher refuses a key.
     pub fn new(master: &MasterKeys) -> Result<Self, VaultError> {
         let derive = |master: &[u8; 32]| {
             let derived = mac(master, b"postrider vault key v1");
@@ -123,9 +117,6 @@ impl Vault {
     }
 
     /// Seals a secret: key id, nonce, ciphertext with tag.
-    ///
-    /// # Errors
-    /// [`VaultError::Unavailable`] when the system has no randomness.
     pub fn seal(&self, tenant: Uuid, purpose: &str, secret: &[u8]) -> Result<Vec<u8>, VaultError> {
         let newest = self.keys.first().ok_or(VaultError::UnknownKey)?;
         let mut nonce = [0; NONCE_LEN];
@@ -139,9 +130,6 @@ impl Vault {
     }
 
     /// Opens what [`Vault::seal`] made for the same tenant and purpose.
-    ///
-    /// # Errors
-    /// [`VaultError::UnknownKey`] or [`VaultError::Damaged`].
     pub fn open(&self, tenant: Uuid, purpose: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
         let (id, rest) = sealed.split_first_chunk::<KEY_ID_BYTES>().ok_or(VaultError::Damaged)?;
         let (nonce, body) = rest.split_first_chunk::<NONCE_LEN>().ok_or(VaultError::Damaged)?;

@@ -9,7 +9,7 @@ mod rules;
 
 use std::fmt;
 
-use self::rules::{CODES, OVERRIDING, REPLIES, SUPPORTING, TextRule};
+use self::rules::{AnswerRule, CODES, OVERRIDING, REPLIES, SUPPORTING, TextRule};
 use crate::BounceClass;
 
 crate::named_enum! {
@@ -142,7 +142,7 @@ fn without_addresses(text: &str) -> String {
 /// What a reply code means, where nothing better is known.
 #[must_use]
 pub fn by_reply_code(code: u16) -> Meaning {
-    let rule = REPLIES.iter().find(|rule| (rule.from..=rule.to).contains(&code));
+    let rule = REPLIES.iter().find(|AnswerRule { pattern: (from, to), .. }| (*from..=*to).contains(&code));
     rule.map_or(Meaning { class: Class::Policy, rule: "reply_other" }, |rule| rule.meaning)
 }
 
@@ -152,7 +152,7 @@ fn by_text(rules: &[TextRule], text: &str) -> Option<Meaning> {
 
 fn by_enhanced_code(code: EnhancedCode) -> Option<Meaning> {
     let fits = |details: &[u16]| details.is_empty() || details.contains(&code.detail);
-    CODES.iter().find(|rule| rule.subject == code.subject && fits(rule.details)).map(|rule| rule.meaning)
+    CODES.iter().find(|rule| rule.pattern.0 == code.subject && fits(rule.pattern.1)).map(|rule| rule.meaning)
 }
 
 #[cfg(test)]

@@ -5,26 +5,24 @@ use super::{
     Meaning,
 };
 
-/// Well-known words, lower-case, matched anywhere in an answer's text.
-pub(super) struct TextRule {
-    pub(super) pattern: &'static str,
+/// What answers of a pattern mean.
+pub(super) struct AnswerRule<P> {
+    pub(super) pattern: P,
     pub(super) meaning: Meaning,
     /// The source of the rule, and why the code alone is not enough. Read by people, and by the test that every rule has one.
     #[cfg_attr(not(test), allow(dead_code, reason = "documentation kept as data"))]
     pub(super) reason: &'static str,
 }
 
-const fn rule(name: &'static str, pattern: &'static str, class: Class, reason: &'static str) -> TextRule {
-    TextRule { pattern, meaning: Meaning { class, rule: name }, reason }
-}
-
+/// Well-known words, lower-case, matched anywhere in an answer's text.
+pub(super) type TextRule = AnswerRule<&'static str>;
 /// An enhanced status code `X.subject.detail`; no details: all of the subject's that stand in no earlier rule.
-pub(super) struct CodeRule {
-    pub(super) subject: u16,
-    pub(super) details: &'static [u16],
-    pub(super) meaning: Meaning,
-    #[cfg_attr(not(test), allow(dead_code, reason = "documentation kept as data"))]
-    pub(super) reason: &'static str,
+pub(super) type CodeRule = AnswerRule<(u16, &'static [u16])>;
+/// The first and the last of a range of reply codes.
+pub(super) type ReplyRule = AnswerRule<(u16, u16)>;
+
+const fn rule(name: &'static str, pattern: &'static str, class: Class, reason: &'static str) -> TextRule {
+    AnswerRule { pattern, meaning: Meaning { class, rule: name }, reason }
 }
 
 const fn code(
@@ -34,20 +32,11 @@ const fn code(
     class: Class,
     reason: &'static str,
 ) -> CodeRule {
-    CodeRule { subject, details, meaning: Meaning { class, rule: name }, reason }
-}
-
-/// A range of reply codes.
-pub(super) struct ReplyRule {
-    pub(super) from: u16,
-    pub(super) to: u16,
-    pub(super) meaning: Meaning,
-    #[cfg_attr(not(test), allow(dead_code, reason = "documentation kept as data"))]
-    pub(super) reason: &'static str,
+    AnswerRule { pattern: (subject, details), meaning: Meaning { class, rule: name }, reason }
 }
 
 const fn reply(name: &'static str, from: u16, to: u16, class: Class, reason: &'static str) -> ReplyRule {
-    ReplyRule { from, to, meaning: Meaning { class, rule: name }, reason }
+    AnswerRule { pattern: (from, to), meaning: Meaning { class, rule: name }, reason }
 }
 
 /// Words that are stronger than the code beside them, because their authors are known to use the code loosely.

@@ -48,9 +48,6 @@ pub struct Described {
     /// Examples by name.
     pub examples: Vec<(String, Value)>,
     /// Reads one as today's code does.
-    ///
-    /// # Errors
-    /// When today's code does not understand it.
     pub read: fn(&[u8]) -> Result<(), serde_json::Error>,
 }
 

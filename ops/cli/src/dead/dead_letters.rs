@@ -13,7 +13,6 @@ use uuid::Uuid;
 
 use super::DeadLetterFilter;
 
-/// The dead letters of a bus.
 pub(super) struct DeadLetters<'a> {
     bus: &'a Bus,
     /// `None` before the stream exists: there are no dead letters yet.
@@ -95,7 +94,6 @@ impl DeadLetterFilter {
     }
 }
 
-/// A dead letter as JSON.
 pub(super) fn record(letter: &StreamMessage) -> Value {
     let fields = text(letter, header::DEAD_FIELDS);
     json!({
@@ -123,7 +121,6 @@ pub(super) fn is_request(letter: &StreamMessage) -> bool {
     text(letter, header::DEAD_SUBJECT).starts_with("mail.v1.request.")
 }
 
-/// A header's text.
 pub(super) fn text(letter: &StreamMessage, name: &str) -> String {
     letter.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()
 }

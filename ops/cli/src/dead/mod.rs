@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::ensure;
 use async_nats::jetstream::message::StreamMessage;
 use clap::Subcommand;
-use runtime::AuditRecord;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -144,8 +143,7 @@ async fn clear(args: &DeadArgs, dead_letters: &DeadLetters<'_>, choice: &DeadLet
     if !invocation::wants_json() && ended.is_ok() && cleared.is_empty() {
         println!("none fits");
     }
-    let (subject, outcome, detail) = ("dead letters".to_owned(), Some(outcome.as_str()), json!({"numbers": cleared}));
-    audit_record(&pool, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
+    audit_record(&pool, None, action, "dead letters", Some(&outcome), json!({"numbers": cleared})).await?;
     ended
 }
 

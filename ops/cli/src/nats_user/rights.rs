@@ -6,12 +6,9 @@ use schemas::{
     subjects::{self, stream},
 };
 
-/// The permissions of a NATS user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NatsRights {
-    /// Subjects it may publish to.
     pub publish: Vec<String>,
-    /// Subjects it may listen to.
     pub subscribe: Vec<String>,
     /// True if it may reply on any reply subject of a request.
     pub responds: bool,
@@ -135,7 +132,6 @@ const ANSWERS: &str = "ingress";
 pub(super) const ENGINE_ALL: &str = "engine_all";
 
 impl NatsRole {
-    /// What it may do.
     pub fn rights(&self) -> NatsRights {
         let mut publish: Vec<String> = stream_rights().collect();
         for (stream, durable) in self.reads {

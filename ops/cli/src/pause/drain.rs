@@ -19,7 +19,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A process without a heartbeat for this time is gone, and its work is redelivered.
 const PROCESS_LIFE_SECONDS: i32 = 20;
 
-/// A process of the stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ProcessRow {
     process_id: Uuid,

@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use ingress::api::campaigns::{self, PauseRefused};
-use runtime::{AuditRecord, Bus, StageName, pause_switches::OUTBOUND};
+use runtime::{Bus, StageName, pause_switches::OUTBOUND};
 use schemas::{Control, subjects};
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
-    find_tenant,
+    find_tenant::tenant_of,
     invocation::{self, audit_record},
     operator::{BusArgs, CommandOutput, ServerArgs, list_records},
 };
@@ -200,7 +200,7 @@ async fn pause_stages(db: &mut PgConnection, stages: &[&str]) -> anyhow::Result<
         .execute(&mut *db)
         .await?
         .rows_affected();
-        audit_outcome(db, None, "stage.pause", stage, outcome(paused == 0, true)).await?;
+        audit_record(&mut *db, None, "stage.pause", stage, Some(outcome(paused == 0, true)), Value::Null).await?;
     }
     list_stages(db, stages).await
 }
@@ -213,23 +213,11 @@ async fn resume_stages(db: &mut PgConnection, stages: &[&str], all: bool) -> any
         if all && resumed == 0 {
             continue;
         }
-        audit_outcome(db, None, "stage.resume", stage, outcome(resumed == 1, false)).await?;
+        audit_record(&mut *db, None, "stage.resume", stage, Some(outcome(resumed == 1, false)), Value::Null).await?;
     }
     list_stages(db, stages).await
 }
 
-async fn audit_outcome(
-    db: &mut PgConnection,
-    tenant: Option<Uuid>,
-    action: &str,
-    subject: &str,
-    outcome: &str,
-) -> sqlx::Result<()> {
-    let (subject, outcome) = (subject.to_owned(), Some(outcome));
-    audit_record(db, AuditRecord { tenant, action, subject, outcome, ..AuditRecord::default() }).await
-}
-
-/// The switches of these stages.
 async fn list_stages(db: &mut PgConnection, stages: &[&str]) -> anyhow::Result<CommandOutput> {
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) - 'rank' as "record!" from (
@@ -273,13 +261,13 @@ async fn set_tenant_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> any
     }
     let outcome = outcome(was, paused);
     let action = if paused { "tenant.pause" } else { "tenant.resume" };
-    audit_outcome(db, Some(id), action, &id.to_string(), outcome).await?;
+    audit_record(db, Some(id), action, id, Some(outcome), Value::Null).await?;
     Ok(CommandOutput::done(json!({"tenant": id, "paused": paused, "was_paused": was}), outcome))
 }
 
 /// Pauses or resumes a campaign. After a pause has returned, no send of the campaign is fenced.
 async fn set_campaign_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> anyhow::Result<CommandOutput> {
-    let tenant = find_tenant::of_campaign(db, id).await?.context("no such campaign")?;
+    let tenant = tenant_of!(&mut *db, "campaigns", id)?.context("no such campaign")?;
     let was = match campaigns::set_paused(db, tenant, id, paused).await {
         Ok(was) => was,
         Err(PauseRefused::NotFound) => bail!("no such campaign"),
@@ -288,10 +276,10 @@ async fn set_campaign_paused(db: &mut PgConnection, id: Uuid, paused: bool) -> a
         }
         Err(PauseRefused::Store(error)) => return Err(error.into()),
     };
-    let (tenant, subject, result) = (Some(tenant), id.to_string(), outcome(was, paused));
+    let outcome = outcome(was, paused);
     // A pause under this name becomes an event for the owner, so the operator's reason is not in its detail.
     let action = if paused && !was { "campaign.paused" } else { "campaign.pause" };
-    let (outcome, detail) = (Some(result), json!({"paused": paused, "reason": "operator"}));
-    audit_record(db, AuditRecord { tenant, action, subject, outcome, detail, ..AuditRecord::default() }).await?;
-    Ok(CommandOutput::done(json!({"campaign": id, "tenant": tenant, "paused": paused, "was_paused": was}), result))
+    let detail = json!({"paused": paused, "reason": "operator"});
+    audit_record(db, Some(tenant), action, id, Some(outcome), detail).await?;
+    Ok(CommandOutput::done(json!({"campaign": id, "tenant": tenant, "paused": paused, "was_paused": was}), outcome))
 }

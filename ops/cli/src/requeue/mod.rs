@@ -5,13 +5,12 @@
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
-use runtime::AuditRecord;
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use crate::{
-    find_tenant,
+    find_tenant::{self, tenant_of},
     invocation::{self, audit_record},
     operator::{self, DatabaseArgs},
 };
@@ -74,14 +73,14 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     };
     let in_doubt = doubtful.len() as u64 - decided;
     let words = requeued.summary(decided, args.unknown_as, in_doubt);
-    let (tenant, action, subject) = (Some(scope.tenant), "requeue", scope.subject());
+    let (tenant, subject) = (scope.tenant, scope.subject());
     let record = json!({
         "what": subject, "tenant": tenant, "announced": requeued.batches, "requests": requeued.requests, "brought_forward": requeued.forward,
         "left_alone": requeued.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
     });
-    let (outcome, decision) = (Some(words.as_str()), args.unknown_as.map(OperatorOutcome::as_str));
+    let decision = args.unknown_as.map(OperatorOutcome::as_str);
     let detail = json!({"announced": requeued.batches, "decided": decided, "as": decision});
-    audit_record(&pool, AuditRecord { tenant, action, subject, outcome, detail, ..AuditRecord::default() }).await?;
+    audit_record(&pool, Some(tenant), "requeue", subject, Some(&words), detail).await?;
     operator::print_result(&record, &words);
     Ok(())
 }
@@ -91,13 +90,13 @@ async fn find(pool: &PgPool, what: What) -> anyhow::Result<RequeueScope> {
     let (tenant, work) = match what {
         What::Batch { id } => {
             ensure!(id == schemas::SendId(id).batch(), "this is no batch's id; is it a send's?");
-            (find_tenant::of_batch(&mut db, id).await?.context("no such batch")?, RequeuedWork::Batch(id))
+            (tenant_of!(&mut *db, "batches", id)?.context("no such batch")?, RequeuedWork::Batch(id))
         }
         What::Send { id } => {
             (find_tenant::of_send(&mut db, id).await?.context("no such send")?, RequeuedWork::Send(id))
         }
         What::Campaign { id } => {
-            (find_tenant::of_campaign(&mut db, id).await?.context("no such campaign")?, RequeuedWork::Campaign(id))
+            (tenant_of!(&mut *db, "campaigns", id)?.context("no such campaign")?, RequeuedWork::Campaign(id))
         }
     };
     Ok(RequeueScope { tenant, work })

@@ -8,7 +8,6 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use runtime::AuditRecord;
 use schemas::SendId;
 use serde_json::json;
 use sqlx::PgPool;
@@ -57,9 +56,8 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyh
         if dry_run { "nothing was marked".to_owned() } else { format!("{marked} marked as sent") }
     );
     if !dry_run {
-        let (action, subject, outcome) = ("restore.reconcile", "ledger".to_owned(), Some(words.as_str()));
         let detail = json!({"read": ids.len(), "marked": marked});
-        audit_record(pool, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
+        audit_record(pool, None, "restore.reconcile", "ledger", Some(&words), detail).await?;
     }
     let record = json!({
         "read": ids.len(), "in_open_batches": shown.len(), "elsewhere": elsewhere, "marked": marked, "dry_run": dry_run,

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
-use runtime::AuditRecord;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
@@ -71,9 +70,8 @@ async fn begin(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
     )
     .fetch_optional(&mut *db)
     .await?;
-    let outcome = Some(if held.is_some() { "held" } else { "was held already" });
-    let (action, subject) = ("restore.hold", "ledger".to_owned());
-    audit_record(&mut *db, AuditRecord { action, subject, outcome, ..AuditRecord::default() }).await?;
+    let outcome = if held.is_some() { "held" } else { "was held already" };
+    audit_record(&mut *db, None, "restore.hold", "ledger", Some(outcome), Value::Null).await?;
     report(db).await
 }
 
@@ -89,9 +87,8 @@ async fn release(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
     )
     .execute(&mut *db)
     .await?;
-    let (action, subject, outcome) = ("restore.release", "ledger".to_owned(), Some("released"));
-    let detail = json!({"gap_from": held.gap_from, "gap_to": held.gap_to});
-    audit_record(db, AuditRecord { action, subject, outcome, detail, ..AuditRecord::default() }).await?;
+    let gap = json!({"gap_from": held.gap_from, "gap_to": held.gap_to});
+    audit_record(db, None, "restore.release", "ledger", Some("released"), gap).await?;
     Ok(CommandOutput::done(json!({"held": false}), "released: what is open is sent from now on"))
 }
 

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use super::Facts;
 
-/// Prints it.
 pub(super) fn print(facts: &Facts, data_dir: &Path, only_servers: bool) {
     let Facts { base_url, admin_url, nats_url, database_url, inbox_url, smtp_url, seeded, .. } = facts;
     let (key, tenant) = (&seeded.live_key, &seeded.product_tenant_id);

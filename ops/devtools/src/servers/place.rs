@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use rustix::{fs::statvfs, process::geteuid};
 
-use crate::servers::Data;
-
 /// Ephemeral directories carry this prefix, so that the ones a crash left behind are found.
 const EPHEMERAL_PREFIX: &str = "postrider-run-";
 /// Data that Postgres must own because we are root. A link in the data directory leads to it.
@@ -38,15 +36,15 @@ pub(crate) struct DataDirectory {
 }
 
 impl DataDirectory {
-    pub(crate) fn open(data: &Data, synced: bool) -> anyhow::Result<Self> {
-        match data {
-            Data::Kept(root) => {
+    pub(crate) fn open(kept: Option<&Path>, synced: bool) -> anyhow::Result<Self> {
+        match kept {
+            Some(root) => {
                 fs::create_dir_all(root).with_context(|| format!("creating {}", root.display()))?;
                 // Absolute, because the servers start in another directory.
                 let root = root.canonicalize().with_context(|| format!("finding {}", root.display()))?;
                 Self::claim(root, false, synced)
             }
-            Data::Ephemeral => {
+            None => {
                 sweep();
                 Self::claim(new_directory(&base(synced), EPHEMERAL_PREFIX)?, true, synced)
             }
@@ -188,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_abandoned_only_without_a_lock_or_its_holder() {
-        let place = DataDirectory::open(&Data::Ephemeral, true).unwrap();
+        let place = DataDirectory::open(None, true).unwrap();
         let root = place.root().to_owned();
         assert!(!is_abandoned(&root), "its lock is held");
         let no_directory = root.join(LOCK_FILE).join("below a file");

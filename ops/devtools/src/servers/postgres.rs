@@ -6,7 +6,7 @@
 
 mod install;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -21,10 +21,9 @@ use url::Url;
 use crate::servers::install::run;
 use crate::servers::place::DataDirectory;
 use crate::servers::ports::free_port;
-use crate::servers::process::{self, Program, Server};
+use crate::servers::process::{Program, Server};
 pub(crate) use install::{Programs, find_or_install};
 
-/// The superuser of the cluster.
 const SUPERUSER: &str = "postgres";
 
 /// What every start sets. Promises first: an answered commit is on disk.
@@ -78,8 +77,6 @@ pub struct PostgresProgram {
     data_dir: PathBuf,
     /// Where its Unix socket is, if it has one.
     socket_dir: Option<String>,
-    log: PathBuf,
-    lock: File,
     port: u16,
     password: String,
     synced: bool,
@@ -162,14 +159,6 @@ impl Program for PostgresProgram {
         command
     }
 
-    fn log_file(&self) -> &Path {
-        &self.log
-    }
-
-    fn lock(&self) -> &File {
-        &self.lock
-    }
-
     fn is_ready(&self, pid: u32) -> bool {
         // What pg_ctl reads: line 1 is the process id, line 8 becomes "ready" when connections are accepted.
         fs::read_to_string(self.data_dir.join("postmaster.pid")).is_ok_and(|file| {
@@ -201,16 +190,12 @@ pub(crate) fn start(programs: &Programs, place: &DataDirectory, synced: bool) ->
     let password =
         fs::read_to_string(&password_file).with_context(|| format!("reading {}", password_file.display()))?;
     let socket_dir = socket_directory(&home);
-    let log = place.root().join("postgres.log");
-    process::clear_log(&log)?;
-    Server::launch(|| {
+    Server::launch(place, &place.root().join("postgres.log"), || {
         Ok(PostgresProgram {
             programs: programs.clone(),
             run_as,
             data_dir: data_dir.clone(),
             socket_dir: socket_dir.clone(),
-            log: log.clone(),
-            lock: place.share_lock()?,
             port: free_port(),
             password: password.trim().to_owned(),
             synced,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::servers::children::end_with_parent;
+use crate::servers::place::DataDirectory;
 
 /// Postgres replays its log after a crash before it answers, and disks are slow at times.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -21,7 +22,6 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const BUSY_FOR_AT_MOST: Duration = Duration::from_secs(15);
 /// Time for an orderly stop, then the process is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
-/// Pause between two looks at a process.
 const LOOK_EVERY: Duration = Duration::from_millis(15);
 
 /// What is particular to a server.
@@ -33,10 +33,6 @@ pub trait Program: Send + Sync + 'static {
     const STOP: Signal;
     #[doc(hidden)]
     fn command(&self) -> Command;
-    #[doc(hidden)]
-    fn log_file(&self) -> &Path;
-    #[doc(hidden)]
-    fn lock(&self) -> &File;
     #[doc(hidden)]
     fn is_ready(&self, pid: u32) -> bool;
 }
@@ -56,6 +52,8 @@ pub struct Server<P: Program> {
 
 struct Inner<P: Program> {
     program: P,
+    log: PathBuf,
+    lock: File,
     child: Mutex<Option<Child>>,
 }
 
@@ -66,12 +64,18 @@ impl<P: Program> fmt::Debug for Server<P> {
 }
 
 impl<P: Program> Server<P> {
-    /// Starts a server whose ports `make` chooses, again with other ports when they were taken meanwhile.
-    pub(crate) fn launch(make: impl Fn() -> anyhow::Result<P>) -> anyhow::Result<Self> {
+    /// Starts a server whose ports `make` chooses, again with other ports when they were taken meanwhile. Empties the log of its last run.
+    pub(crate) fn launch(
+        place: &DataDirectory,
+        log: &Path,
+        make: impl Fn() -> anyhow::Result<P>,
+    ) -> anyhow::Result<Self> {
         const ATTEMPTS: u32 = 20;
+        fs::write(log, "").with_context(|| format!("writing {}", log.display()))?;
         let mut attempt = 1;
         loop {
-            let inner = Inner { program: make()?, child: Mutex::new(None) };
+            let (program, lock) = (make()?, place.share_lock()?);
+            let inner = Inner { program, log: log.to_owned(), lock, child: Mutex::new(None) };
             let started = inner.start_once(&mut inner.child());
             match started {
                 Ok(()) => return Ok(Self { inner: Arc::new(inner) }),
@@ -86,7 +90,6 @@ impl<P: Program> Server<P> {
         self.inner.stop_blocking();
     }
 
-    /// What is particular to this server.
     pub(crate) fn program(&self) -> &P {
         &self.inner.program
     }
@@ -149,19 +152,15 @@ impl<P: Program> Inner<P> {
     }
 
     fn start_once(&self, slot: &mut Option<Child>) -> anyhow::Result<()> {
-        let log_file = self.program.log_file();
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(log_file)
-            .with_context(|| format!("opening {}", log_file.display()))?;
+        let opened = OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = opened.with_context(|| format!("opening {}", self.log.display()))?;
         let log_start = log.metadata().map_or(0, |metadata| metadata.len());
         let again = |file: &File| file.try_clone().with_context(|| format!("preparing the files of {}", P::NAME));
         let mut command = self.program.command();
         command
             // Holding the lock of the data directory open, the server keeps it locked until it is gone, also
             // when we are gone first: no second server starts on the same data meanwhile.
-            .stdin(Stdio::from(again(self.program.lock())?))
+            .stdin(Stdio::from(again(&self.lock)?))
             .stdout(Stdio::from(again(&log)?))
             .stderr(Stdio::from(log))
             // Out of the terminal's foreground group: Ctrl-C is for us, and we drain first.
@@ -181,7 +180,7 @@ impl<P: Program> Inner<P> {
         loop {
             let ended = child.try_wait().with_context(|| format!("looking at {}", P::NAME))?;
             if let Some(status) = ended {
-                let log = log_tail(self.program.log_file(), log_start);
+                let log = log_tail(&self.log, log_start);
                 if is_busy(&log) {
                     return Err(Busy { server: P::NAME, log }.into());
                 }
@@ -199,7 +198,7 @@ impl<P: Program> Inner<P> {
 
     /// What happened, with the end of the log.
     fn failed(&self, what: &str, log_start: u64) -> String {
-        format!("{} {what}; its last log lines:\n{}", P::NAME, log_tail(self.program.log_file(), log_start))
+        format!("{} {what}; its last log lines:\n{}", P::NAME, log_tail(&self.log, log_start))
     }
 
     fn end(&self, signal: Signal) -> anyhow::Result<()> {
@@ -263,15 +262,9 @@ fn log_tail(path: &Path, from: u64) -> String {
     last_lines(&String::from_utf8_lossy(&text), LINES)
 }
 
-/// The last `count` lines of a text.
 pub(crate) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
-}
-
-/// Empties the log of the last run.
-pub(crate) fn clear_log(path: &Path) -> anyhow::Result<()> {
-    fs::write(path, "").with_context(|| format!("writing {}", path.display()))
 }
 
 type SpawnJob = (Command, mpsc::Sender<std::io::Result<Child>>);

@@ -38,7 +38,6 @@ pub(crate) struct Behaviour {
     pub(crate) stage: Option<TransactionStage>,
     /// Only for the first so many attempts of an address.
     pub(crate) times: Option<u32>,
-    /// Wait before answering.
     pub(crate) delay: Option<Duration>,
     /// `None` answers well.
     pub(crate) outcome: Option<FailureOutcome>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -49,34 +49,26 @@ pub(crate) fn router(inbox: Arc<Inbox>) -> Router {
 type Inboxed = State<Arc<Inbox>>;
 
 /// Nothing of a mail may run, and nothing but our own style may load on our own pages.
-const PAGE_POLICY: [(HeaderName, &str); 2] = [
-    (
-        header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; frame-ancestors 'none'",
-    ),
-    (header::CACHE_CONTROL, "no-store"),
-];
+const PAGE_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// A mail may load pictures (that is how opens are seen) and open links in new tabs. It may not run scripts.
-const MAIL_POLICY: [(HeaderName, &str); 2] = [
-    (
-        header::CONTENT_SECURITY_POLICY,
-        "sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; img-src http: https: data:; style-src 'unsafe-inline'; font-src data:",
-    ),
-    (header::CACHE_CONTROL, "no-store"),
-];
+const MAIL_POLICY: &str = "sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; img-src http: https: data:; style-src 'unsafe-inline'; font-src data:";
+
+fn guarded(policy: &'static str, html: String) -> Response {
+    let headers = [(header::CONTENT_SECURITY_POLICY, policy), (header::CACHE_CONTROL, "no-store")];
+    (headers, Html(html)).into_response()
+}
 
 async fn list_page(State(inbox): Inboxed, Query(query): Query<MessagesQuery>) -> Response {
     let to = query.to.as_deref().filter(|to| !to.is_empty());
     let messages = inbox.messages(query.limit.unwrap_or(100), to);
-    let page = page::list(&inbox.stats(), &messages, to);
-    (PAGE_POLICY, Html(page)).into_response()
+    guarded(PAGE_POLICY, page::list(&inbox.stats(), &messages, to))
 }
 
 async fn message_page(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {
     let message = inbox.message(id).ok_or(NotKept)?;
-    let page = page::message(&message, &message.parse());
-    Ok((PAGE_POLICY, Html(page)).into_response())
+    Ok(guarded(PAGE_POLICY, page::message(&message, &message.parse())))
 }
 
 async fn stats(State(inbox): Inboxed) -> Json<Stats> {
@@ -157,7 +149,7 @@ async fn source(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, 
 async fn html(State(inbox): Inboxed, Path(id): Path<u64>) -> Result<Response, NotKept> {
     let message = inbox.message(id).ok_or(NotKept)?;
     let html = message.parse().html.ok_or(NotKept)?;
-    Ok((MAIL_POLICY, Html(page::with_links_in_new_tabs(&html))).into_response())
+    Ok(guarded(MAIL_POLICY, page::with_links_in_new_tabs(&html)))
 }
 
 async fn clear(State(inbox): Inboxed) -> StatusCode {

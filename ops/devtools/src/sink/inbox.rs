@@ -82,7 +82,6 @@ pub struct Inbox {
     keep: KeptMails,
     hasher: RandomState,
     state: Mutex<InboxState>,
-    /// Notified of each accepted mail.
     accepted: Notify,
 }
 
@@ -248,7 +247,6 @@ impl Inbox {
         tokio::time::timeout(timeout, reached).await.is_ok()
     }
 
-    /// Stores a mail and answers its id.
     pub(crate) fn accept(&self, mut message: StoredMessage) -> u64 {
         let at_us = now_us();
         message.accepted_at_us = at_us;

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::sink::answer::{Behaviour, FailureOutcome, TransactionStage};
 
-/// Longest delay of an answer.
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(600);
 
 /// Which addresses a rule is for. Case does not matter.

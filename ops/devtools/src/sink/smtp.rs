@@ -13,7 +13,6 @@ use crate::sink::message::StoredMessage;
 
 /// RFC 5321 §4.5.3.1.8 asks for at least 100.
 const RECIPIENTS_MAX: usize = 1_000;
-/// Connections served at once.
 const CONNECTIONS: usize = 100_000;
 /// Longer than any sender waits: the sink itself ends no connection.
 const TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::smtp_client::{Client, get_json, http, start};
+use crate::smtp_client::{Client, connected, get_json, http, start};
 use devtools::sink::{Sink, SinkOptions};
 use serde_json::json;
 
@@ -16,8 +16,7 @@ const HOSTILE: &str = "From: <me@example.org>\r\n\
 
 #[tokio::test]
 async fn nothing_of_a_mail_is_markup_on_our_pages() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (sink, mut client) = connected().await;
     client.mail("me@example.org", "\"<i>\"@example.com", HOSTILE).await;
 
     let (status, list) = http(&sink, "GET", "/", "").await;
@@ -36,8 +35,7 @@ async fn nothing_of_a_mail_is_markup_on_our_pages() {
 
 #[tokio::test]
 async fn the_rendered_mail_may_not_run_scripts() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (sink, mut client) = connected().await;
     client.mail("me@example.org", "ann@example.com", HOSTILE).await;
 
     let mut stream = tokio::net::TcpStream::connect(sink.http_addr()).await.unwrap();
@@ -55,8 +53,7 @@ async fn the_rendered_mail_may_not_run_scripts() {
 
 #[tokio::test]
 async fn a_mail_is_answered_parsed_and_as_received() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (sink, mut client) = connected().await;
     let source = "Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\nX-Tag: one\r\n\r\nHi Ann";
     client.mail("me@example.org", "ann@example.com", source).await;
     client.mail("me@example.org", "bob@example.com", source).await;
@@ -84,8 +81,7 @@ async fn a_mail_is_answered_parsed_and_as_received() {
 
 #[tokio::test]
 async fn counts_are_answered_for_many_addresses_at_once() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (sink, mut client) = connected().await;
     for to in ["ann", "bob", "ann"] {
         client.mail("", &format!("{to}@example.com"), "Subject: x\r\n\r\nx").await;
     }

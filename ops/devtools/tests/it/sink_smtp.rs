@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::smtp_client::{Client, http, start};
+use crate::smtp_client::{Client, connected, http, start};
 use devtools::sink::{Sink, SinkOptions, SinkRule};
 use rstest::rstest;
 use smtp::SmtpCredentials;
@@ -26,9 +26,8 @@ async fn an_address_gets_the_answer_it_asks_for(
     #[case] outcome: &str,
     #[case] accepted: u64,
 ) {
-    let sink = start().await;
+    let (sink, mut client) = connected().await;
     let to = format!("{local_part}@example.com");
-    let mut client = Client::connect(&sink).await;
 
     let answer = client.mail("me@example.org", &to, SOURCE).await;
 
@@ -42,16 +41,14 @@ async fn an_address_gets_the_answer_it_asks_for(
 
 #[tokio::test]
 async fn a_script_in_the_sender_acts_at_mail() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (_sink, mut client) = connected().await;
     let answer = client.mail("reject-550-at-mail@example.org", "ann@example.com", SOURCE).await;
     assert!(answer.starts_with("mail: 550"), "{answer}");
 }
 
 #[tokio::test]
 async fn a_greylisted_address_is_deferred_once_and_each_for_itself() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (_sink, mut client) = connected().await;
     for (to, outcome) in [
         ("greylist-1@example.com", "rcpt: 450 4.7.1"),
         ("greylist-2@example.com", "rcpt: 450 4.7.1"),
@@ -69,8 +66,7 @@ async fn a_greylisted_address_is_deferred_once_and_each_for_itself() {
 
 #[tokio::test]
 async fn slow_answers_are_slow_where_asked() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (_sink, mut client) = connected().await;
     let mut times = Vec::new();
     for to in ["tarpit-100ms@example.com", "slow-dot-100ms@example.com"] {
         for line in ["MAIL FROM:<me@example.org>", &format!("RCPT TO:<{to}>"), "DATA", "Subject: x\r\n\r\nx\r\n."] {
@@ -86,8 +82,7 @@ async fn slow_answers_are_slow_where_asked() {
 
 #[tokio::test]
 async fn a_pipeline_is_answered_in_order() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (sink, mut client) = connected().await;
     let one =
         |to: &str| format!("MAIL FROM:<me@example.org>\r\nRCPT TO:<{to}@example.com>\r\nDATA\r\n{SOURCE}\r\n.\r\n");
     client.send(&format!("{}{}{}QUIT\r\n", one("ann"), one("bob"), one("cid"))).await;
@@ -102,8 +97,7 @@ async fn a_pipeline_is_answered_in_order() {
 
 #[tokio::test]
 async fn a_refused_recipient_does_not_hold_up_the_others() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (sink, mut client) = connected().await;
     client.say("MAIL FROM:<me@example.org>").await;
     let refused = client.say("RCPT TO:<reject-550@example.com>").await;
     assert!(refused.unwrap().starts_with("550"));
@@ -138,8 +132,7 @@ async fn a_body_comes_out_as_it_was_meant() {
 
 #[tokio::test]
 async fn an_empty_body_is_a_mail() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (sink, mut client) = connected().await;
     client.say("MAIL FROM:<>").await;
     client.say("RCPT TO:<ann@example.com>").await;
     client.say("DATA").await;
@@ -166,8 +159,7 @@ async fn a_mail_over_the_limit_is_refused_and_the_connection_goes_on() {
 
 #[tokio::test]
 async fn commands_out_of_order_are_refused() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (_sink, mut client) = connected().await;
     for (line, code) in [
         ("RCPT TO:<ann@example.com>", "503"),
         ("DATA", "503"),
@@ -188,8 +180,7 @@ async fn commands_out_of_order_are_refused() {
 
 #[tokio::test]
 async fn a_line_without_end_closes_the_connection() {
-    let sink = start().await;
-    let mut client = Client::connect(&sink).await;
+    let (_sink, mut client) = connected().await;
     client.send(&"x".repeat(5_000)).await;
     assert!(client.reply().await.unwrap().starts_with("500"));
     assert_eq!(client.reply().await, None);

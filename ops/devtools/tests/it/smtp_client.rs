@@ -11,6 +11,13 @@ pub async fn start() -> Sink {
     Sink::start(SinkOptions::default()).await.unwrap()
 }
 
+/// A sink, and a client that has greeted it.
+pub async fn connected() -> (Sink, Client) {
+    let sink = start().await;
+    let client = Client::connect(&sink).await;
+    (sink, client)
+}
+
 pub struct Client {
     stream: BufReader<TcpStream>,
 }

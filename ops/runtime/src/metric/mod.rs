@@ -122,9 +122,6 @@ impl Histogram {
 ///
 /// `processes` is what the process was started as: `all`, `ingress`, or stages joined by `+`. With `kept` false nothing is kept
 /// and `/metrics` is empty: for measuring what metrics cost.
-///
-/// # Errors
-/// When a recorder is installed already.
 pub fn start(processes: &str, kept: bool) -> Result<PrometheusHandle, BuildError> {
     let mut builder = PrometheusBuilder::new();
     for histogram in Histogram::ALL {

@@ -23,9 +23,6 @@ const KEPT_NAMES: u64 = 4_096;
 const ADDRESSES_MAX: usize = 16;
 
 /// A resolver that asks these servers, or those of the system if there are none; `set` chooses its timeouts and its cache.
-///
-/// # Errors
-/// If no servers are given and the system's cannot be read.
 pub fn resolver(servers: &[SocketAddr], set: impl FnOnce(&mut ResolverOpts)) -> Result<TokioResolver, NetError> {
     let mut builder = if servers.is_empty() {
         TokioResolver::builder_tokio()?
@@ -59,9 +56,6 @@ pub(super) async fn host_addresses(resolver: &TokioResolver, host: &str) -> Resu
 }
 
 /// A fully qualified name: the search list of the host must not make another name of it.
-///
-/// # Errors
-/// If it is no name of the DNS.
 pub fn absolute_name(name: &str) -> Result<Name, ProtoError> {
     let mut name = Name::from_ascii(name)?;
     name.set_fqdn(true);

@@ -88,14 +88,6 @@ pub struct OutboundAnswer {
     pub body: Bytes,
 }
 
-impl OutboundAnswer {
-    /// How long `Retry-After` asks to wait, given in seconds or as a date.
-    #[must_use]
-    pub fn retry_after(&self, now: DateTime<Utc>) -> Option<Duration> {
-        retry_after(&self.headers, now)
-    }
-}
-
 /// The wait that `Retry-After` asks for, in seconds or as a date; zero if the date is past.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
@@ -151,9 +143,7 @@ impl Outbound {
 
     /// Posts a body. Sets host, length, trace context and, unless given, user agent. A receiver may get a request twice: if an open
     /// connection closes when it is reused, the request is repeated on another one.
-    ///
-    /// # Errors
-    /// [`OutboundError`]; every status is an answer.
+    /// Every status is an answer.
     pub async fn post(
         &self,
         url: &Url,
@@ -165,9 +155,7 @@ impl Outbound {
     }
 
     /// Sends a GET request.
-    ///
-    /// # Errors
-    /// [`OutboundError`]; every status is an answer.
+    /// Every status is an answer.
     pub async fn get(
         &self,
         url: &Url,

@@ -55,7 +55,6 @@ pub struct PreparedPool {
 struct Shared {
     options: PgConnectOptions,
     connections: usize,
-    /// How long a connection is waited for.
     acquire_timeout: Duration,
     sizes: Arc<Mutex<TableSizes>>,
     /// How long one is used before another one takes its place.
@@ -183,9 +182,6 @@ impl PreparedPool {
 
     /// A connection for statements that are transactions of their own, to be [put back](PreparedConnection::put_back) after success. It is
     /// not asked whether it still lives when it was used just now.
-    ///
-    /// # Errors
-    /// When Postgres is away, or no connection was free in time.
     pub async fn take(&self) -> sqlx::Result<PreparedConnection> {
         let permits = tokio::time::timeout(self.shared.acquire_timeout, self.acquire_permits());
         let permits = permits.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
@@ -354,19 +350,13 @@ pub struct PreparedTransaction {
 
 impl PreparedTransaction {
     /// Commits.
-    ///
-    /// # Errors
-    /// When Postgres is away, or refuses what was to be committed.
     pub async fn commit(mut self) -> sqlx::Result<()> {
         Manager::commit(&mut self.connection).await?;
         self.connection.put_back();
         Ok(())
     }
 
-    /// Rolls back.
-    ///
-    /// # Errors
-    /// When Postgres is away: it has rolled back then.
+    /// Rolls back. Where Postgres is away, it has done so itself.
     pub async fn rollback(mut self) -> sqlx::Result<()> {
         Manager::rollback(&mut self.connection).await?;
         self.connection.put_back();

@@ -21,10 +21,7 @@ const OWN_BYTES: u64 = 512 * 1024 * 1024;
 /// beyond what the process occupies when it starts.
 ///
 /// Call it before there are other threads: it changes the limits of the whole process.
-///
-/// # Errors
-/// If a limit cannot be set, the thread that reads cannot be started, or the parent cannot be talked to. The parent notices that the
-/// process ends.
+/// The parent notices that it ends, by an error or otherwise.
 pub fn serve(jobs: Vec<Job>, memory_bytes: u64) -> io::Result<std::convert::Infallible> {
     let failed = |what: &'static str| move |error: io::Error| io::Error::other(format!("{what}: {error}"));
     // A panic's message may quote what was read.

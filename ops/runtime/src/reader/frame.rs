@@ -46,13 +46,11 @@ pub(super) fn read_request(from: &mut impl Read) -> io::Result<Option<Request>> 
     Ok(Some(Request { kind, input }))
 }
 
-/// Says that the child is ready.
 pub(super) fn write_ready(to: &mut impl Write) -> io::Result<()> {
     to.write_all(&[READY])?;
     to.flush()
 }
 
-/// Answers a request.
 pub(super) fn write_answer(to: &mut impl Write, answer: &Result<Vec<u8>, ReaderError>) -> io::Result<()> {
     let empty = Vec::new();
     let (tag, result) = match answer {
@@ -73,7 +71,6 @@ fn spent_tag(spent: Spent) -> u8 {
     SPENT_FIRST + u8::try_from(at).unwrap_or_default()
 }
 
-/// Waits until the child is ready.
 pub(super) async fn await_ready(from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     match from.read_u8().await? {
         READY => Ok(()),
@@ -81,7 +78,6 @@ pub(super) async fn await_ready(from: &mut (impl AsyncRead + Unpin)) -> io::Resu
     }
 }
 
-/// Sends one request.
 pub(super) async fn send_request(to: &mut (impl AsyncWrite + Unpin), kind: &str, input: &[u8]) -> io::Result<()> {
     let mut head = Vec::with_capacity(1 + kind.len() + 4);
     head.push(u8::try_from(kind.len()).map_err(|_| malformed("kind too long"))?);
@@ -92,7 +88,6 @@ pub(super) async fn send_request(to: &mut (impl AsyncWrite + Unpin), kind: &str,
     to.flush().await
 }
 
-/// Receives the answer to a request.
 pub(super) async fn receive_answer(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<Vec<u8>, ReaderError>> {
     let tag = from.read_u8().await?;
     let length = from.read_u32().await? as usize;

@@ -13,9 +13,6 @@ const PARTS_MAX: usize = 200;
 const HEAD_MAX: usize = 4_096;
 
 /// The fields of these names that are whole, each the first of its name.
-///
-/// # Errors
-/// When the budget is spent.
 pub fn fields<'a>(raw: &[u8], names: &[&'a str], budget: &Budget) -> Result<BTreeMap<&'a str, String>, Spent> {
     if raw.starts_with(b"--") { of_parts(raw, names, budget) } else { of_pairs(raw, names, budget) }
 }

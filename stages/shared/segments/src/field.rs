@@ -73,7 +73,6 @@ impl ValueKind {
         }
     }
 
-    /// True if the operator applies to it.
     pub(crate) fn takes(self, op: Op) -> bool {
         match op {
             Op::Exists | Op::NotExists => true,
@@ -88,7 +87,6 @@ impl ValueKind {
         }
     }
 
-    /// A description for error messages.
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Text => "a text",

@@ -33,10 +33,7 @@ pub const PROPERTIES_MAX: usize = 5;
 const KINDS: [&str; 9] = ["all", "any", "not", "field", "in_list", "has_tag", "in_segment", "event", "product_event"];
 
 impl Rule {
-    /// Reads a rule; `path` is where it stands in the request.
-    ///
-    /// # Errors
-    /// Every fault, up to fifty.
+    /// Reads a rule; `path` is where it stands in the request. Answers every fault, up to fifty.
     pub fn parse(value: &Value, path: &str, definitions: &Definitions) -> Result<Self, Vec<SegmentFault>> {
         if serde_json::to_vec(value).is_ok_and(|json| json.len() > RULE_MAX_BYTES) {
             return Err(vec![SegmentFault::new(path, "too_long", format!("may have at most {RULE_MAX_BYTES} bytes"))]);

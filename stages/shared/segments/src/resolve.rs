@@ -22,9 +22,6 @@ pub const EVENTS_MAX: usize = 10;
 const CHECKED_AT_ONCE: usize = 50;
 
 /// A stored segment, ready to be evaluated as its rule stands now.
-///
-/// # Errors
-/// 'No such segment', or a rule that cannot be evaluated.
 pub async fn load(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<CompiledSegment, SegmentError> {
     match read(&mut *db, tenant, id).await {
         // The rule that was read named it still, and before it was looked for, both were changed: by now that can be seen.
@@ -47,9 +44,6 @@ async fn read(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<CompiledS
 
 /// Checks that everything a rule names is the tenant's and exists, and expands it. `own` is the segment whose rule this is, or
 /// will be: one that names itself, however indirectly, is refused.
-///
-/// # Errors
-/// What is named and not there; a cycle; a rule that grows too large with the segments it names.
 pub async fn resolve(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -64,9 +58,6 @@ pub async fn resolve(
 }
 
 /// The first of these stored segments whose rule does not stay within its limits with the segments it names, and what is wrong with it.
-///
-/// # Errors
-/// A segment that is not there.
 pub async fn find_beyond_limits(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -17,7 +17,6 @@ use super::{
     message::append_data, stream::SmtpStream,
 };
 
-/// The extensions of the server's EHLO reply.
 #[derive(Debug, Default)]
 struct Extensions {
     pipelining: bool,
@@ -154,15 +153,11 @@ impl SmtpConnection {
 
     async fn authenticate(mut self) -> Result<Self, SmtpFailure> {
         let settings = self.settings.clone();
-        let Some(credentials) = &settings.relay.credentials else {
-            return Ok(self);
-        };
+        let Some(credentials) = &settings.relay.credentials else { return Ok(self) };
         // A password leaves in clear only where the operator wrote `tls=none`.
         let safe = self.stream.is_encrypted() || settings.relay.tls == TlsMode::None;
         let mechanism = auth::choose(&self.extensions.auth, credentials.mechanism).filter(|_| safe);
-        let Some(mechanism) = mechanism else {
-            return Err(SmtpFailure::not_sent(Phase::Auth, Cause::AuthNotOffered));
-        };
+        let Some(mechanism) = mechanism else { return Err(SmtpFailure::not_sent(Phase::Auth, Cause::AuthNotOffered)) };
         for line in auth::lines(mechanism, credentials) {
             self.command(Phase::Auth, &line).await?;
             let reply = self.next_answer(Phase::Auth).await?;

@@ -47,9 +47,6 @@ pub struct PoolCounts {
 impl Pool {
     /// A pool without connections; they are made when needed. Must be called inside a Tokio runtime: a small task closes
     /// connections that were idle too long and ends with the pool.
-    ///
-    /// # Errors
-    /// [`SmtpSettingsError`] if the settings are invalid.
     pub fn new(settings: SmtpSettings) -> Result<Self, SmtpSettingsError> {
         settings.check()?;
         let shared = Arc::new(SharedPool {
@@ -77,18 +74,11 @@ impl Pool {
     }
 
     /// Waits for a free connection, or opens one, to a server that takes this envelope.
-    ///
-    /// # Errors
-    /// [`SmtpFailure`], always with certainty [`super::Certainty::NotSent`].
+    /// A failure is always [`super::Certainty::NotSent`].
     pub async fn take(&self, envelope: &Envelope) -> Result<PooledConnection, SmtpFailure> {
         // The semaphore is never closed.
-        let permit = self
-            .shared
-            .slots
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(|_| SmtpFailure::not_sent(Phase::Connect, Cause::Closed))?;
+        let acquired = self.shared.slots.clone().acquire_owned().await;
+        let permit = acquired.map_err(|_| SmtpFailure::not_sent(Phase::Connect, Cause::Closed))?;
         let connection = match self.shared.take_idle() {
             Some(connection) => connection,
             None => self.shared.connect().await?,
@@ -99,9 +89,7 @@ impl Pool {
     }
 
     /// Opens a new connection up to the point where a transaction could begin, and closes it.
-    ///
-    /// # Errors
-    /// [`SmtpFailure`], always with certainty [`super::Certainty::NotSent`].
+    /// A failure is always [`super::Certainty::NotSent`].
     pub async fn ping(&self) -> Result<(), SmtpFailure> {
         let mut connection = SmtpConnection::connect(&self.shared.settings, &self.shared.tls).await?;
         let answered = connection.noop().await;
@@ -213,9 +201,7 @@ impl PooledConnection {
     /// the send as unknown. A connection that the server has given up is replaced by a new one, once, if none of the message has left.
     ///
     /// The connection is free for others when `self` is dropped, not before. The server's final reply often names the queue id.
-    ///
-    /// # Errors
-    /// [`SmtpFailure`]; [`super::Certainty::Unknown`] as soon as octets of the message may have left without a final answer.
+    /// A failure is [`super::Certainty::Unknown`] as soon as octets of the message may have left without a final answer.
     pub async fn send(
         &mut self,
         envelope: &Envelope,

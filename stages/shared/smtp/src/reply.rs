@@ -105,9 +105,7 @@ impl Reply {
 /// Code, whether it is the last line, and text of one reply line.
 fn split_line(line: &[u8]) -> Result<(u16, bool, &[u8]), UnreadableReply> {
     let (digits, rest) = line.split_at_checked(3).ok_or(UnreadableReply)?;
-    let [first @ b'2'..=b'5', second @ b'0'..=b'9', third @ b'0'..=b'9'] = digits else {
-        return Err(UnreadableReply);
-    };
+    let [first @ b'2'..=b'5', second @ b'0'..=b'9', third @ b'0'..=b'9'] = digits else { return Err(UnreadableReply) };
     let code = u16::from(first - b'0') * 100 + u16::from(second - b'0') * 10 + u16::from(third - b'0');
     match rest.split_first() {
         None => Ok((code, true, b"")),

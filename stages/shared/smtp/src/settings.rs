@@ -219,9 +219,6 @@ impl SmtpSettings {
     }
 
     /// Checks the rules between fields.
-    ///
-    /// # Errors
-    /// [`SmtpSettingsError::Value`] names the first rule broken.
     pub fn check(&self) -> Result<(), SmtpSettingsError> {
         let name_is_fit = !self.hello_name.is_empty()
             && self.hello_name.len() <= 255

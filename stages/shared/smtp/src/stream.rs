@@ -14,7 +14,6 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// A connected stream.
 pub(super) enum SmtpStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),

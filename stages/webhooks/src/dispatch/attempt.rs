@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::Utc;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use runtime::outbound::{Outbound, OutboundAnswer, OutboundError, OutboundLimits};
+use runtime::outbound::{Outbound, OutboundAnswer, OutboundError, OutboundLimits, retry_after};
 use schemas::webhook::{self, WebhookSecret};
 use tokio::time::Instant;
 use url::Url;
@@ -27,7 +27,6 @@ pub(crate) struct DeliveryTarget {
     pub version: u64,
 }
 
-/// The result of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AttemptResult {
     pub outcome: AttemptOutcome,
@@ -79,7 +78,7 @@ fn interpret_answer(answer: Result<OutboundAnswer, OutboundError>, duration: Dur
                 status if status.is_success() => (AttemptOutcome::Delivered, None),
                 StatusCode::GONE => (AttemptOutcome::Gone, Some("gone")),
                 StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                    failed("asked_to_wait", answer.retry_after(Utc::now()))
+                    failed("asked_to_wait", retry_after(&answer.headers, Utc::now()))
                 }
                 status if status.is_redirection() => failed("redirected", None),
                 status if status.is_client_error() => failed("refused", None),

@@ -276,7 +276,6 @@ impl SubscriberEndpoint {
         self.changed.notify_one();
     }
 
-    /// True if the target has this version.
     pub fn has_version(&self, version: u64) -> bool {
         self.state().target.version == version
     }

@@ -216,10 +216,10 @@ impl Dispatcher {
     pub async fn attempt_delivery(
         &self,
         endpoint: &Arc<SubscriberEndpoint>,
-        job: DeliveryJob,
+        mut job: DeliveryJob,
         target: Arc<DeliveryTarget>,
     ) {
-        let (reply, target) = match job.body.clone() {
+        let (reply, target) = match job.body.take() {
             Some(body) => match self.post(endpoint, &job, body, target).await {
                 Some(posted) => posted,
                 None => return endpoint.return_to_ledger(job.delivery_id),
@@ -231,16 +231,7 @@ impl Dispatcher {
             // At once, before the result is recorded: the receiver wants no more requests.
             endpoint.close();
         }
-        let attempt = FinishedAttempt {
-            endpoint: Arc::clone(endpoint),
-            target,
-            delivery_id: job.delivery_id,
-            due_at: job.due_at,
-            attempt: job.attempt(),
-            replayed: job.replayed,
-            decision,
-            reply,
-        };
+        let attempt = FinishedAttempt { endpoint: Arc::clone(endpoint), target, job, decision, reply };
         // The recorder runs as long as there are senders.
         let _ = self.results.send(attempt).await;
     }
@@ -262,7 +253,7 @@ impl Dispatcher {
         if !has_body {
             return Some((BODY_GONE, target));
         }
-        Gauge::WebhooksInFlight.add(1.0, []);
+        let _in_flight = Gauge::WebhooksInFlight.count_in_flight();
         let span = job.trace.as_ref().map(|trace| attempt_span(trace, endpoint, job));
         let post = post(&self.outbound, &target, job, body, self.timeout);
         let reply = trace::within(span.as_ref().map(Span::ambient), post).await;
@@ -274,7 +265,6 @@ impl Dispatcher {
                 span.fail(code);
             }
         }
-        Gauge::WebhooksInFlight.add(-1.0, []);
         endpoint.record_presence(reply.is_silent);
         let outcome = if reply.outcome == AttemptOutcome::Delivered { "delivered" } else { "failed" };
         Histogram::WebhookAttemptSeconds.record(reply.duration.as_secs_f64(), [("outcome", outcome)]);

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::{
     attempt::{AttemptResult, DeliveryTarget},
-    endpoint::SubscriberEndpoint,
+    endpoint::{DeliveryJob, SubscriberEndpoint},
     schedule::{AttemptOutcome, RetryDecision},
 };
 
@@ -36,12 +36,8 @@ pub(super) struct FinishedAttempt {
     pub endpoint: Arc<SubscriberEndpoint>,
     /// What was posted to.
     pub target: Arc<DeliveryTarget>,
-    pub delivery_id: Uuid,
-    pub due_at: DateTime<Utc>,
-    /// The number of the attempt, from 1.
-    pub attempt: u16,
-    /// The replays of the delivery before it.
-    pub replayed: i32,
+    /// Without its body.
+    pub job: DeliveryJob,
     pub decision: RetryDecision,
     pub reply: AttemptResult,
 }
@@ -100,7 +96,6 @@ struct SubscriptionChange {
     is_gone: bool,
 }
 
-/// A changed subscription.
 #[derive(Debug)]
 struct ChangedSubscription {
     url: String,
@@ -120,7 +115,7 @@ impl AttemptRecorder {
         while let Some(group) = groups.next().await {
             commit_each(&mut self, &group).await;
             for attempt in group {
-                attempt.endpoint.recorded(attempt.delivery_id);
+                attempt.endpoint.recorded(attempt.job.delivery_id);
             }
         }
     }
@@ -193,10 +188,10 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
         "queries/record.sql",
         &column(group, |attempt| attempt.endpoint.tenant_id),
         &column(group, |attempt| attempt.endpoint.id),
-        &column(group, |attempt| attempt.delivery_id),
-        &column(group, |attempt| attempt.due_at),
+        &column(group, |attempt| attempt.job.delivery_id),
+        &column(group, |attempt| attempt.job.due_at),
         &column(group, |attempt| attempt.status().to_owned()),
-        &column(group, |attempt| i16::try_from(attempt.attempt).unwrap_or(i16::MAX)),
+        &column(group, |attempt| i16::try_from(attempt.job.attempt()).unwrap_or(i16::MAX)),
         &column(group, |attempt| match attempt.decision {
             RetryDecision::Retry(wait) => Some(wait.as_secs_f64()),
             RetryDecision::Delivered | RetryDecision::Dead | RetryDecision::Disable => None,
@@ -205,7 +200,7 @@ async fn record_deliveries(db: &mut PgConnection, group: &[FinishedAttempt]) -> 
             as &[Option<i16>],
         &column(group, |attempt| attempt.reply.error_code.map(str::to_owned)) as &[Option<String>],
         &column(group, |attempt| i32::try_from(attempt.reply.duration.as_millis()).unwrap_or(i32::MAX)),
-        &column(group, |attempt| attempt.replayed)
+        &column(group, |attempt| attempt.job.replayed)
     )
     .execute(db)
     .await
@@ -322,10 +317,17 @@ mod tests {
         let attempt = FinishedAttempt {
             endpoint: Arc::new(endpoint),
             target: Arc::new(target),
-            delivery_id: Uuid::now_v7(),
-            due_at: DateTime::UNIX_EPOCH + TimeDelta::hours(1),
-            attempt: 1,
-            replayed: 0,
+            job: DeliveryJob {
+                delivery_id: Uuid::now_v7(),
+                event_id: Uuid::now_v7(),
+                event_type: "email.sent".to_owned(),
+                attempts: 0,
+                body: None,
+                trace: None,
+                due_at: DateTime::UNIX_EPOCH + TimeDelta::hours(1),
+                made_at: DateTime::UNIX_EPOCH,
+                replayed: 0,
+            },
             decision: RetryDecision::Delivered,
             reply: AttemptResult {
                 outcome: AttemptOutcome::Delivered,
@@ -344,8 +346,8 @@ mod tests {
         )
         .bind(tenant_id)
         .bind(attempt.endpoint.id)
-        .bind(attempt.delivery_id)
-        .bind(attempt.due_at)
+        .bind(attempt.job.delivery_id)
+        .bind(attempt.job.due_at)
         .execute(&rig.pool)
         .await
         .unwrap();

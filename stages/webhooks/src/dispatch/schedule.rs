@@ -5,7 +5,6 @@ use std::time::Duration;
 /// The most that is added to a pause, as a share of it: deliveries that failed together are spread over time.
 const JITTER: f64 = 0.1;
 
-/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptOutcome {
     /// 2xx.
@@ -21,11 +20,9 @@ pub(crate) enum AttemptOutcome {
 /// What follows from an attempt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum RetryDecision {
-    /// The delivery is done.
     Delivered,
     /// The delivery is attempted again after this time.
     Retry(Duration),
-    /// The delivery is dead.
     Dead,
     /// The delivery is dead, and the subscription is disabled.
     Disable,

@@ -167,7 +167,6 @@ pub(super) async fn due_deliveries(
     Ok(due)
 }
 
-/// An entry of the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueEntry {
     pub tenant_id: Uuid,

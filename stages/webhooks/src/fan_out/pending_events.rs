@@ -21,7 +21,6 @@ use super::event_data;
 #[derive(Debug, Clone)]
 pub(crate) struct PendingEvent {
     pub tenant_id: Uuid,
-    /// The event's id.
     pub id: Uuid,
     pub event_type: EventType,
     pub occurred_at: DateTime<Utc>,
@@ -158,7 +157,6 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> 
     Ok(pending)
 }
 
-/// Reads the events of created contacts.
 pub(crate) async fn of_contacts(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> Result<Vec<PendingEvent>, StageError> {
     if keys.is_empty() {
         return Ok(Vec::new());

@@ -29,7 +29,6 @@ pub(super) struct Subscription {
     pub events: Vec<EventType>,
 }
 
-/// The product links of some tenants.
 #[derive(Debug, Default)]
 pub(super) struct Subscribers(HashMap<Uuid, Vec<ProductLink>>);
 
@@ -39,7 +38,6 @@ impl ProductLink {
         self.has_feed && pending.event_type != EventType::WebhookTest
     }
 
-    /// The subscriptions it goes to.
     pub fn matching_subscriptions<'a>(&'a self, pending: &'a PendingEvent) -> impl Iterator<Item = &'a Subscription> {
         self.subscriptions.iter().filter(|subscription| match pending.subscription {
             Some(only) => subscription.id == only,

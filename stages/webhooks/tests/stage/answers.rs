@@ -8,7 +8,6 @@ use stage_rig::{
     receiver::{Manner, Receiver},
     until,
 };
-use uuid::Uuid;
 
 use crate::world::{AT_ONCE, World};
 
@@ -29,9 +28,7 @@ async fn one_attempt(world: &World) {
 
 #[tokio::test]
 async fn five_failures_with_one_id_and_one_body_and_it_is_dead() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(500)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(500), &["email.opened"]).await;
     world.start(AT_ONCE).await;
     world.opened(1).await;
     until("it is dead", async || world.deliveries("dead").await == 1).await;
@@ -47,9 +44,7 @@ async fn five_failures_with_one_id_and_one_body_and_it_is_dead() {
 
 #[tokio::test]
 async fn a_receiver_that_is_back_gets_it_and_is_not_failing_any_more() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(503)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(503), &["email.opened"]).await;
     world.start(&["--webhook-backoff", "1ms,1ms,1ms,1ms,1h,1h,1h,1h"]).await;
     world.opened(1).await;
     receiver.has(2).await;
@@ -67,9 +62,7 @@ async fn a_receiver_that_is_back_gets_it_and_is_not_failing_any_more() {
 #[case::only_those_two_may_ask(Manner::Wait(500, "120"), 60, 67)]
 #[tokio::test]
 async fn a_failed_delivery_is_tried_again_in_time(#[case] manner: Manner, #[case] at_least: i64, #[case] at_most: i64) {
-    let world = World::new().await;
-    let receiver = Receiver::start(manner).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, ..) = World::receiving(manner, &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(1).await;
     one_attempt(&world).await;
@@ -93,9 +86,7 @@ async fn redirects_are_not_followed() {
 
 #[tokio::test]
 async fn no_answer_in_time_is_a_failure() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Silent).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, ..) = World::receiving(Manner::Silent, &["email.opened"]).await;
     world.start(&["--webhook-timeout", "200ms"]).await;
     world.opened(1).await;
     one_attempt(&world).await;
@@ -104,9 +95,7 @@ async fn no_answer_in_time_is_a_failure() {
 
 #[tokio::test]
 async fn a_long_answer_is_a_success_all_the_same() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Huge(1_000_000)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Huge(1_000_000), &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(2).await;
     until("both are delivered", async || world.deliveries("delivered").await == 2).await;
@@ -125,9 +114,7 @@ async fn an_address_that_may_not_be_dialled_is_never_dialled() {
 
 #[tokio::test]
 async fn gone_switches_the_subscription_off_and_what_waits_is_dead() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(410)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(410), &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(20).await;
     until("all are dead", async || world.deliveries("dead").await == 20).await;
@@ -142,9 +129,9 @@ async fn gone_switches_the_subscription_off_and_what_waits_is_dead() {
     assert!(world.text(told).await.is_some_and(|told| told.ends_with(" gone")), "an event for its product");
 }
 
-/// A subscription that has failed for six days, with a delivery of so many days ago.
-async fn failing(world: &World, receiver: &Receiver, days: i32) -> Uuid {
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+/// A world whose subscription has failed for six days, with a delivery of so many days ago.
+async fn failing(days: i32) -> World {
+    let (world, _, subscription) = World::receiving(Manner::Status(500), &["email.opened"]).await;
     sqlx::query(
         "with s as (
              update webhook_subscriptions set failing_since = now() - interval '6 days' where id = $1
@@ -159,14 +146,12 @@ async fn failing(world: &World, receiver: &Receiver, days: i32) -> Uuid {
     .execute(&world.rig.pool)
     .await
     .unwrap();
-    subscription
+    world
 }
 
 #[tokio::test]
 async fn a_subscription_that_fails_for_days_is_disabled() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(500)).await;
-    failing(&world, &receiver, 2).await;
+    let world = failing(2).await;
     world.start(&[]).await;
     world.opened(1).await;
     until("it is dead", async || world.deliveries("dead").await == 1).await;
@@ -176,9 +161,7 @@ async fn a_subscription_that_fails_for_days_is_disabled() {
 
 #[tokio::test]
 async fn a_failure_after_quiet_days_disables_nothing() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(500)).await;
-    failing(&world, &receiver, 6).await;
+    let world = failing(6).await;
     world.start(&[]).await;
     world.opened(1).await;
     let tried = "select count(*) from webhook_deliveries where attempts = 1 and status = 'pending'";
@@ -190,9 +173,7 @@ async fn a_failure_after_quiet_days_disables_nothing() {
 
 #[tokio::test]
 async fn a_paused_subscription_delivers_after_it_resumes() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, subscription) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     world.set_status(subscription, "paused").await;
     world.start(&[]).await;
     world.opened(5).await;
@@ -207,19 +188,13 @@ async fn a_paused_subscription_delivers_after_it_resumes() {
 
 #[tokio::test]
 async fn a_resumed_subscription_fails_from_its_resumption_on() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(500)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, _, subscription) = World::receiving(Manner::Status(500), &["email.opened"]).await;
     world.start(&["--webhook-backoff", "1h"]).await;
     world.opened(1).await;
     let failing = "select count(*) from webhook_subscriptions where failing_since is not null";
     until("it fails", async || world.rig.number(failing).await == 1).await;
     // Paused and resumed while its queue in memory is empty.
-    sqlx::query("update webhook_subscriptions set failing_since = null where id = $1")
-        .bind(subscription)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    world.execute("update webhook_subscriptions set failing_since = null where id = $1", subscription).await;
     world.opened(1).await;
     until("its failures count anew", async || world.rig.number(failing).await == 1).await;
 }
@@ -252,7 +227,7 @@ async fn the_old_address_does_not_disable_the_new_one(#[case] late: u16, #[case]
     let (old, new) = (Receiver::start(Manner::Gated(late)).await, Receiver::start(Manner::Status(then)).await);
     let subscription = world.subscribe(&old.url, &["email.opened"]).await;
     let long_ago = "update webhook_subscriptions set failing_since = now() - interval '6 days' where id = $1";
-    sqlx::query(long_ago).bind(subscription).execute(&world.rig.pool).await.unwrap();
+    world.execute(long_ago, subscription).await;
     world.start(AT_ONCE).await;
     world.opened(1).await;
     old.has(1).await;
@@ -272,9 +247,7 @@ async fn the_old_address_does_not_disable_the_new_one(#[case] late: u16, #[case]
 
 #[tokio::test]
 async fn what_waits_for_a_deleted_subscription_is_dead() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(500)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, _, subscription) = World::receiving(Manner::Status(500), &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(3).await;
     let tried = "select count(*) from webhook_deliveries where attempts = 1";
@@ -286,9 +259,7 @@ async fn what_waits_for_a_deleted_subscription_is_dead() {
 
 #[tokio::test]
 async fn what_arrives_while_its_subscription_is_deleted_is_delivered() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Gated(200)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, subscription) = World::receiving(Manner::Gated(200), &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(2).await;
     receiver.has(1).await;
@@ -302,18 +273,13 @@ async fn what_arrives_while_its_subscription_is_deleted_is_delivered() {
 
 #[tokio::test]
 async fn no_event_is_delivered_about_an_erased_contact() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, subscription) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     world.set_status(subscription, "paused").await;
     world.start(&[]).await;
     world.opened(2).await;
     until("they wait", async || world.deliveries("pending").await == 2).await;
-    sqlx::query("update contacts set status = 'erased', address = 'erased:1' where id = $1")
-        .bind(world.people[0].id)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    let erase = "update contacts set status = 'erased', address = 'erased:1' where id = $1";
+    world.execute(erase, world.people[0].id).await;
     world.set_status(subscription, "active").await;
     until("one is delivered", async || world.deliveries("delivered").await == 1).await;
     until("one is dead", async || world.deliveries("dead").await == 1).await;
@@ -326,9 +292,7 @@ async fn no_event_is_delivered_about_an_erased_contact() {
 
 #[tokio::test]
 async fn a_delivery_in_memory_is_not_posted_after_the_erasure() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Gated(200)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Gated(200), &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(2).await;
     // The second one waits for the answer to the first.
@@ -353,15 +317,10 @@ async fn a_delivery_in_memory_is_not_posted_after_the_erasure() {
 
 #[tokio::test]
 async fn an_event_about_an_erased_contact_has_no_personal_details() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    world.subscribe(&receiver.url, &["email.bounced", "email.clicked"]).await;
+    let (world, ..) = World::receiving(Manner::Status(200), &["email.bounced", "email.clicked"]).await;
     world.start(&[]).await;
-    sqlx::query("update contacts set status = 'erased', address = 'erased:1' where id = $1")
-        .bind(world.people[0].id)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    let erase = "update contacts set status = 'erased', address = 'erased:1' where id = $1";
+    world.execute(erase, world.people[0].id).await;
     let bounce = json!({"class": "hard", "smtp_code": 550, "diagnostic": "no such user ann@example.com"});
     world.facts("bounced", 1, bounce).await;
     let url = "https://shop.example/?e=ann@example.com";

@@ -15,9 +15,7 @@ use crate::world::World;
 
 #[tokio::test]
 async fn an_endpoint_has_four_requests_at_a_time_over_all_processes() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Gated(200)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Gated(200), &["email.opened"]).await;
     world.start(&[]).await;
     world.start(&[]).await;
     world.opened(60).await;
@@ -85,11 +83,8 @@ async fn a_transaction_is_bounded_by_the_deliveries_it_writes() {
         note(100).await;
     }
     let other = world.rig.tenant().await;
-    sqlx::query("insert into outbox (tenant_id, source, ids) values ($1, 'notices', array[gen_random_uuid()])")
-        .bind(other.id)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    let others = "insert into outbox (tenant_id, source, ids) values ($1, 'notices', array[gen_random_uuid()])";
+    world.execute(others, other.id).await;
     let mut tx = world.rig.pool.begin().await.unwrap();
     let some = outbox::read(&mut tx).await.unwrap();
     assert!(some.taken.is_full && some.taken.notes < 5, "{} notes of a hundred facts", some.taken.notes);
@@ -130,9 +125,7 @@ async fn a_tenants_many_notes_delay_no_other_tenant_and_no_other_fan_out() {
 
 #[tokio::test]
 async fn a_backlog_longer_than_memory_is_delivered_from_the_ledger() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Gated(200)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Gated(200), &["email.opened"]).await;
     world.start(&[]).await;
     for _ in 0..3 {
         world.opened(500).await;

@@ -48,9 +48,7 @@ async fn a_replay_to_a_new_subscription_has_the_same_bytes() {
 
 #[tokio::test]
 async fn a_replay_repeats_ended_and_leaves_pending_deliveries() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, subscription) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(20).await;
     until("all are delivered", async || world.deliveries("delivered").await == 20).await;
@@ -70,9 +68,7 @@ async fn a_replay_repeats_ended_and_leaves_pending_deliveries() {
 
 #[tokio::test]
 async fn a_replay_for_a_disabled_subscription_is_cancelled() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, subscription) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     world.opened(3).await;
     world.set_status(subscription, "disabled").await;
     world.replay(subscription).await;
@@ -136,9 +132,7 @@ async fn a_suppression_that_becomes_stricter_is_an_event() {
 
 #[tokio::test]
 async fn the_event_of_a_suppressed_address_is_erased_with_its_later_contact() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    let subscription = world.subscribe(&receiver.url, &["suppression.added"]).await;
+    let (world, receiver, subscription) = World::receiving(Manner::Status(200), &["suppression.added"]).await;
     world.start(&[]).await;
     suppress(&world, "ann@example.com").await;
     until("it is delivered", async || world.deliveries("delivered").await == 1).await;

@@ -56,9 +56,7 @@ async fn a_fact_is_posted_once_with_both_signatures() {
 
 #[tokio::test]
 async fn an_event_of_sequence_mail_names_the_enrollment() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     let (sequence, enrollment, step) = (new_id(), new_id(), new_id());
     sqlx::query(
         "with batch as (update batches set kind = 'sequence', campaign_id = null where id = $1),
@@ -200,11 +198,7 @@ async fn a_rotated_secret_signs_until_it_expires() {
     for (name, value) in sign(&[new.clone(), old], id, timestamp, &hit.body) {
         assert_eq!(hit.header(name), value, "{name}");
     }
-    sqlx::query("update webhook_subscriptions set previous_until = now() where id = $1")
-        .bind(subscription)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    world.execute("update webhook_subscriptions set previous_until = now() where id = $1", subscription).await;
     until("the new secret signs alone", async || {
         world.opened(1).await;
         let hits = receiver.hits();
@@ -217,9 +211,7 @@ async fn a_rotated_secret_signs_until_it_expires() {
 
 #[tokio::test]
 async fn every_delivery_after_a_rotation_carries_both_signatures() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    let subscription = world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, subscription) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     world.start(&[]).await;
     world.opened(1).await;
     receiver.has(1).await;
@@ -254,15 +246,9 @@ async fn every_delivery_after_a_rotation_carries_both_signatures() {
 
 #[tokio::test]
 async fn a_feed_publishes_the_events_of_the_webhooks() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    world.subscribe(&receiver.url, &["email.clicked"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(200), &["email.clicked"]).await;
     link(&world.rig, &world.tenant, "crm", "crm-1").await;
-    sqlx::query("insert into event_feeds (product, environment) values ($1, 'production')")
-        .bind(PRODUCT)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    world.feed().await;
     let events = world.rig.bus.jetstream().get_stream(world.rig.bus.prefixed(stream::EVENTS)).await.unwrap();
     world.start(&[]).await;
     world.facts("clicked", 1, json!({"url": "https://example.com/", "link": 2})).await;
@@ -298,14 +284,8 @@ async fn a_feed_publishes_the_events_of_the_webhooks() {
 
 #[tokio::test]
 async fn webhooks_do_not_wait_for_the_bus() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
-    sqlx::query("insert into event_feeds (product, environment) values ($1, 'production')")
-        .bind(PRODUCT)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    let (world, receiver, _) = World::receiving(Manner::Status(200), &["email.opened"]).await;
+    world.feed().await;
     world.start(&[]).await;
     let bus = &world.rig.bus;
     bus.jetstream().delete_stream(bus.prefixed(stream::EVENTS)).await.unwrap();
@@ -329,9 +309,7 @@ async fn webhooks_do_not_wait_for_the_bus() {
 
 #[tokio::test]
 async fn a_notice_of_a_newer_version_waits_for_that_version() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    world.subscribe(&receiver.url, &["campaign.sent"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(200), &["campaign.sent"]).await;
     world.start(&[]).await;
     let emit = async |kind: &str| notice(&world.rig, &world.tenant, kind, None, new_id(), json!({})).await;
     let unknown = emit("x.unknown").await;
@@ -354,9 +332,7 @@ async fn a_notice_of_a_newer_version_waits_for_that_version() {
 
 #[tokio::test]
 async fn a_fact_of_a_newer_version_waits_for_that_version() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     world.start(&[]).await;
     world.facts("x_unknown", 1, json!({})).await;
     let put_back = "select (select ids[1]::text from outbox
@@ -378,9 +354,7 @@ async fn a_fact_of_a_newer_version_waits_for_that_version() {
 /// While a transaction has an id, Postgres prunes nothing that changed since it got it, and the bus may be slow.
 #[tokio::test]
 async fn facts_are_read_by_one_transaction_that_has_no_id_until_it_writes() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Silent).await;
-    world.subscribe(&receiver.url, &["email.clicked"]).await;
+    let (world, ..) = World::receiving(Manner::Silent, &["email.clicked"]).await;
     for _ in 0..2 {
         world.facts("clicked", 1, json!({"url": "https://example.com/", "link": 2})).await;
     }
@@ -413,11 +387,7 @@ async fn of_the_notes_for_feeds_only_what_is_taken_is_locked() {
 #[tokio::test]
 async fn while_it_waits_for_the_bus_a_fan_out_holds_back_no_pruning() {
     let world = World::new().await;
-    sqlx::query("insert into event_feeds (product, environment) values ($1, 'production')")
-        .bind(PRODUCT)
-        .execute(&world.rig.pool)
-        .await
-        .unwrap();
+    world.feed().await;
     world.start(&[]).await;
     let bus = &world.rig.bus;
     bus.jetstream().delete_stream(bus.prefixed(stream::EVENTS)).await.unwrap();
@@ -464,9 +434,7 @@ async fn many_facts_are_fanned_out_in_several_transactions() {
 
 #[tokio::test]
 async fn an_event_has_no_subject_once_retention_has_emptied_it() {
-    let world = World::new().await;
-    let receiver = Receiver::start(Manner::Status(200)).await;
-    world.subscribe(&receiver.url, &["email.opened"]).await;
+    let (world, receiver, _) = World::receiving(Manner::Status(200), &["email.opened"]).await;
     world.start(&[]).await;
     sqlx::query("update contents set subject = '', body_html = ''").execute(&world.rig.pool).await.unwrap();
     world.opened(1).await;

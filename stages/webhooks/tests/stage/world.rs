@@ -3,7 +3,11 @@
 use runtime::{MasterKeys, Vault};
 use schemas::{Classification, SendId, new_id, webhook::WebhookSecret};
 use serde_json::{Value, json};
-use stage_rig::{Person, Rig, Tenant, settings};
+use stage_rig::{
+    Person, Rig, Tenant,
+    receiver::{Manner, Receiver},
+    settings,
+};
 use uuid::Uuid;
 use webhooks::Settings;
 
@@ -30,6 +34,13 @@ impl World {
         Self { rig, tenant, people, batch }
     }
 
+    /// A world, a receiver that is subscribed to these types, and its subscription.
+    pub async fn receiving(manner: Manner, events: &[&str]) -> (Self, Receiver, Uuid) {
+        let (world, receiver) = (Self::new().await, Receiver::start(manner).await);
+        let subscription = world.subscribe(&receiver.url, events).await;
+        (world, receiver, subscription)
+    }
+
     /// Starts the stage as another process.
     pub async fn start(&self, arguments: &[&str]) {
         webhooks::start(&self.rig.process(), &settings::<Settings>(arguments));
@@ -42,6 +53,17 @@ impl World {
     /// Subscribes the tenant's product to these types.
     pub async fn subscribe(&self, url: &str, events: &[&str]) -> Uuid {
         subscribe(&self.rig, &self.tenant, PRODUCT, url, events, &WebhookSecret::generate()).await
+    }
+
+    /// Publishes the product's events on the bus as well.
+    pub async fn feed(&self) {
+        let sql = "insert into event_feeds (product, environment) values ($1, 'production')";
+        sqlx::query(sql).bind(PRODUCT).execute(&self.rig.pool).await.unwrap();
+    }
+
+    /// Executes a statement about one row.
+    pub async fn execute(&self, sql: &'static str, id: Uuid) {
+        sqlx::query(sql).bind(id).execute(&self.rig.pool).await.unwrap();
     }
 
     /// Facts of a type about the first so many mails, in one statement.

@@ -25,7 +25,7 @@ const HINT: &str = "reporter";
 /// The rule's name where nothing at all was.
 const NOTHING: &str = "nothing_known";
 /// The most characters of a diagnostic that are stored.
-const DIAGNOSTIC_CHARS: usize = 500;
+pub(crate) const DIAGNOSTIC_CHARS: usize = 500;
 
 /// What a report says, and the name of the rule that says so.
 #[must_use]
@@ -45,7 +45,6 @@ pub fn classify(report: &BounceReport<'_>) -> (BounceClass, &'static str) {
     (class.bounce(), rule)
 }
 
-/// The bounce fact of a failure report.
 pub(crate) fn bounce_fact(report: &BounceReport<'_>) -> SignalKind {
     let (class, rule) = classify(report);
     let codes = Codes::of(report);

@@ -10,13 +10,8 @@ const VALUE_BYTES: usize = 96;
 /// Octets counted at one time.
 const PIECE: usize = 1_024;
 
-/// What is no JSON.
 pub(super) const NOT_JSON: Malformed = Malformed("not_json");
 
-/// Reads JSON.
-///
-/// # Errors
-/// [`NOT_JSON`], and when the budget is spent.
 pub(super) fn read(text: &[u8], budget: &Budget) -> Result<Value, Malformed> {
     weigh(text, budget)?;
     serde_json::from_slice(text).map_err(|_| NOT_JSON)

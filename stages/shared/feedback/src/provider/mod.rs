@@ -32,8 +32,7 @@ use crate::{
 
 /// The metadata key of the send's id.
 const SEND: &str = "postrider-send";
-/// The most characters stored of a diagnostic, a User-Agent, a URL, an id.
-const DIAGNOSTIC_MAX: usize = 500;
+/// The most characters stored of a User-Agent, a URL, an id.
 const USER_AGENT_MAX: usize = 512;
 const URL_MAX: usize = 2_048;
 const ID_MAX: usize = 255;
@@ -107,9 +106,6 @@ impl From<Spent> for Malformed {
 }
 
 /// The inbound mail in a raw event, if the event is one. SES and Resend report inbound mail like all other events.
-///
-/// # Errors
-/// If the budget is spent.
 pub fn inbound_mail(provider: &str, raw: &[u8], budget: &Budget) -> Result<Option<InboundMail>, Malformed> {
     match provider {
         "postmark" => postmark::inbound_mail(raw, budget),
@@ -120,9 +116,6 @@ pub fn inbound_mail(provider: &str, raw: &[u8], budget: &Budget) -> Result<Optio
 }
 
 /// Parses a raw event. `tokens` check which mail of ours an inbound mail answers.
-///
-/// # Errors
-/// If the event is malformed, or the budget is spent.
 pub fn read(provider: &str, raw: &[u8], tokens: &TokenKeys, budget: &Budget) -> Result<Vec<ProviderEvent>, Malformed> {
     budget.take_input(raw.len())?;
     if let Some(mail) = inbound_mail(provider, raw, budget)? {
@@ -259,7 +252,7 @@ fn bounce_fact(
         class,
         smtp_code: code.and_then(|code| i16::try_from(code).ok()),
         enhanced_code: enhanced.and_then(|code| kept(code, 16)),
-        diagnostic: kept(reason_text, DIAGNOSTIC_MAX),
+        diagnostic: kept(reason_text, bounce::DIAGNOSTIC_CHARS),
         rule: rule.to_owned(),
     })
 }

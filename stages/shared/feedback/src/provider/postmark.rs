@@ -73,24 +73,19 @@ pub(super) fn read(record: &Value) -> Result<ProviderEvent, Malformed> {
     let id = text(&record["MessageID"]);
     let named = MailRef::of(&record["Metadata"][SEND], id).to([&record["Email"], &record["Recipient"]]);
     let id = id.unwrap_or_default();
-    match kind {
-        "Delivery" => named.event(
-            format!("delivery {id}"),
-            time(&record["DeliveredAt"]),
-            EventMeaning::Fact(SignalKind::Delivered),
-        ),
-        "Bounce" => named.event(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), bounce(record)),
-        "SpamComplaint" => {
-            named.event(format!("bounce {}", record["ID"]), time(&record["BouncedAt"]), complained("abuse"))
-        }
-        "Open" => engagement_event(named, id, record, EventMeaning::Fact(SignalKind::Opened)),
-        "Click" => engagement_event(named, id, record, clicked(&record["OriginalLink"])),
+    let (key, at, meaning) = match kind {
+        "Delivery" => (format!("delivery {id}"), "DeliveredAt", EventMeaning::Fact(SignalKind::Delivered)),
+        "Bounce" => (format!("bounce {}", record["ID"]), "BouncedAt", bounce(record)),
+        "SpamComplaint" => (format!("bounce {}", record["ID"]), "BouncedAt", complained("abuse")),
+        "Open" => return engagement_event(named, id, record, EventMeaning::Fact(SignalKind::Opened)),
+        "Click" => return engagement_event(named, id, record, clicked(&record["OriginalLink"])),
         "SubscriptionChange" => {
             let at = text(&record["ChangedAt"]).unwrap_or_default();
-            named.event(format!("subscription {id} {at}"), time(&record["ChangedAt"]), subscription(record))
+            (format!("subscription {id} {at}"), "ChangedAt", subscription(record))
         }
-        _ => named.event(String::new(), None, EventMeaning::Ignored),
-    }
+        _ => return named.event(String::new(), None, EventMeaning::Ignored),
+    };
+    named.event(key, time(&record[at]), meaning)
 }
 
 fn engagement_event(

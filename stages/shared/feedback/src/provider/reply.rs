@@ -79,9 +79,6 @@ fn own_mail_ref(id: &str, tokens: &TokenKeys) -> Option<MailRef> {
 }
 
 /// The fields of a header as text, unfolded (RFC 5322 §2.2.3).
-///
-/// # Errors
-/// When the budget is spent.
 pub(super) fn header_fields(text: &str, budget: &Budget) -> Result<Vec<(String, String)>, Spent> {
     const FIELD_BYTES: usize = 48;
     let mut fields: Vec<(String, String)> = Vec::new();

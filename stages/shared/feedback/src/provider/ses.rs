@@ -24,43 +24,40 @@ pub(super) fn read(envelope: &Value, tokens: &TokenKeys, budget: &Budget) -> Res
     let id = text(&mail["messageId"]);
     let named = MailRef::of(&mail["tags"][SEND][0], id).to(recipients(&event));
     let id = id.unwrap_or_default();
-    let part = |name: &str| &event[name];
-    match kind {
+    let (key, at, meaning) = match kind {
         "Bounce" => {
-            let part = part("bounce");
-            named.event(format!("bounce {}", unique(part, id)), time(&part["timestamp"]), bounce(part))
+            let part = &event["bounce"];
+            (format!("bounce {}", unique(part, id)), &part["timestamp"], bounce(part))
         }
         "Complaint" => {
-            let part = part("complaint");
+            let part = &event["complaint"];
             let meaning = match text(&part["complaintSubType"]) {
                 Some("OnAccountSuppressionList") => withheld(SUPPRESSED, "on the account's suppression list"),
                 _ => complained(text(&part["complaintFeedbackType"]).unwrap_or("abuse")),
             };
-            named.event(format!("complaint {}", unique(part, id)), time(&part["timestamp"]), meaning)
+            (format!("complaint {}", unique(part, id)), &part["timestamp"], meaning)
         }
         "Delivery" => {
-            let at = time(&part("delivery")["timestamp"]);
-            named.event(format!("delivery {id}"), at, EventMeaning::Fact(SignalKind::Delivered))
+            let at = &event["delivery"]["timestamp"];
+            (format!("delivery {id}"), at, EventMeaning::Fact(SignalKind::Delivered))
         }
-        "Send" => named.event(format!("send {id}"), time(&mail["timestamp"]), EventMeaning::Accepted),
-        "DeliveryDelay" => {
-            let at = time(&part("deliveryDelay")["timestamp"]);
-            named.event(format!("delay {id}"), at, EventMeaning::Accepted)
-        }
+        "Send" => (format!("send {id}"), &mail["timestamp"], EventMeaning::Accepted),
+        "DeliveryDelay" => (format!("delay {id}"), &event["deliveryDelay"]["timestamp"], EventMeaning::Accepted),
         "Reject" => {
-            let reason = text(&part("reject")["reason"]).unwrap_or_default();
-            named.event(format!("reject {id}"), time(&mail["timestamp"]), withheld(REFUSED, reason))
+            let reason = text(&event["reject"]["reason"]).unwrap_or_default();
+            (format!("reject {id}"), &mail["timestamp"], withheld(REFUSED, reason))
         }
-        "Open" => engagement_event(named, id, part("open"), EventMeaning::Fact(SignalKind::Opened)),
-        "Click" => engagement_event(named, id, part("click"), clicked(&part("click")["link"])),
-        "Received" => received(&event, tokens, budget),
+        "Open" => return engagement_event(named, id, &event["open"], EventMeaning::Fact(SignalKind::Opened)),
+        "Click" => return engagement_event(named, id, &event["click"], clicked(&event["click"]["link"])),
+        "Received" => return received(&event, tokens, budget),
         "Subscription" if event["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true => {
             // Who agrees again may leave again by the same mail.
-            let at = &part("subscription")["timestamp"];
-            named.event(format!("subscription {id} {}", text(at).unwrap_or_default()), time(at), unsubscribed())
+            let at = &event["subscription"]["timestamp"];
+            (format!("subscription {id} {}", text(at).unwrap_or_default()), at, unsubscribed())
         }
-        _ => named.event(String::new(), None, EventMeaning::Ignored),
-    }
+        _ => return named.event(String::new(), None, EventMeaning::Ignored),
+    };
+    named.event(key, time(at), meaning)
 }
 
 /// The recipients a bounce or complaint is about, or else those of the mail.

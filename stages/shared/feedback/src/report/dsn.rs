@@ -63,11 +63,8 @@ fn bounce(group: &MailHeader, mail: &MailParts) -> SignalKind {
     let status = group.get("status");
     let report = BounceReport { enhanced_code: status, text: said, ..BounceReport::default() };
     // Neither the status nor the server's text is specific: try the human-readable text.
-    let written = if said.is_empty() && Codes::of(&report).enhanced.is_none_or(|code| code.says_nothing()) {
-        plain::reason(&mail.text)
-    } else {
-        String::new()
-    };
+    let is_vague = said.is_empty() && Codes::of(&report).enhanced.is_none_or(|code| code.says_nothing());
+    let written = if is_vague { plain::reason(&mail.text) } else { String::new() };
     let report = if written.is_empty() { report } else { BounceReport { text: &written, ..report } };
     match bounce_fact(&report) {
         SignalKind::Bounced { class: BounceClass::Hard, smtp_code, enhanced_code, diagnostic, .. }

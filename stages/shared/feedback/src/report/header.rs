@@ -20,9 +20,6 @@ pub(super) struct MailHeader(Vec<(String, String)>);
 
 impl MailHeader {
     /// Reads a header from `mail[at..]`. Answers it and where the body begins.
-    ///
-    /// # Errors
-    /// When the budget is spent.
     pub(super) fn read(mail: &[u8], at: usize, budget: &Budget) -> Result<(Self, usize), Spent> {
         let mut header = Self::default();
         let mut lines = HeaderLines { data: mail, at };
@@ -41,9 +38,6 @@ impl MailHeader {
     }
 
     /// A header of fields that are already taken apart.
-    ///
-    /// # Errors
-    /// When the budget is spent.
     pub(super) fn of(fields: &[(String, String)], budget: &Budget) -> Result<Self, Spent> {
         let mut header = Self::default();
         for (name, value) in fields {
@@ -126,7 +120,6 @@ impl MailHeader {
         MessageParser::default().parse_headers(line.as_bytes()).and_then(|parsed| wanted(&parsed)).unwrap_or_default()
     }
 
-    /// The content type.
     pub(super) fn content_type(&self) -> ContentType {
         self.get("content-type").map(ContentType::parse).unwrap_or_default()
     }
@@ -144,9 +137,6 @@ pub(super) fn cut(text: &str, bytes: usize) -> &str {
 }
 
 /// Reads groups of fields, divided by empty lines (RFC 3464 §2.1, RFC 5965 §3).
-///
-/// # Errors
-/// When the budget is spent.
 pub(super) fn groups(text: &str, budget: &Budget) -> Result<Vec<MailHeader>, Spent> {
     let (mut groups, mut group) = (Vec::new(), MailHeader::default());
     let mut lines = HeaderLines { data: text.as_bytes(), at: 0 };

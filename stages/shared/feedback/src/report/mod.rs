@@ -96,9 +96,6 @@ impl ReportFinding {
 }
 
 /// Parses the beginning of a mail. `null_sender`: it came with `MAIL FROM:<>`, as reports do.
-///
-/// # Errors
-/// If the budget is spent.
 pub fn read(head: &[u8], arrival: Arrival, null_sender: bool, budget: &Budget) -> Result<MailReport, Spent> {
     let mail = MailParts::read(&head[..head.len().min(HEAD_BYTES)], budget)?;
     let feedback = mail.feedback.as_deref().map(|text| header::groups(text, budget)).transpose()?;
@@ -117,9 +114,6 @@ pub fn read(head: &[u8], arrival: Arrival, null_sender: bool, budget: &Budget) -
 }
 
 /// Classifies a reply by its header alone, as providers report inbound mail: human or automatic, which includes reports.
-///
-/// # Errors
-/// If the budget is spent.
 pub fn answer(fields: &[(String, String)], budget: &Budget) -> Result<SignalKind, Spent> {
     let header = MailHeader::of(fields, budget)?;
     let is_report = header.content_type().kind == "multipart/report";

@@ -50,7 +50,6 @@ pub(super) fn read(header: &MailHeader, from_program: bool) -> SignalKind {
     SignalKind::Replied { message_id: header.message_id(), automatic: from_program || is_automatic(header) }
 }
 
-/// Whether a program wrote it.
 fn is_automatic(header: &MailHeader) -> bool {
     // RFC 3834 §5: any value but `no`.
     let submitted = header.get("auto-submitted").unwrap_or("no").to_ascii_lowercase();

@@ -8,7 +8,6 @@ use super::{
     Query, push_days_ago,
 };
 
-/// The condition that a field's value passes.
 pub(super) fn push_field(query: &mut Query, test: &FieldTest) {
     query.push("(");
     push_test(query, &test.field, &test.test);

@@ -6,7 +6,7 @@ use serde_json::json;
 use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{insert_sent, select, tenant};
+use crate::{insert_sent, rig, select};
 
 async fn send(rig: &Rig, tenant: &Tenant, id: Uuid, contact: Uuid, sent_days_ago: i64) {
     insert_sent(rig, tenant, id, contact, Utc::now() - TimeDelta::days(sent_days_ago)).await;
@@ -24,8 +24,7 @@ async fn facts(rig: &Rig) -> Vec<(String, bool, bool)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_facts_of_a_contact_follow_those_of_its_sends() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 1).await;
     let id = new_batch_id();
     send(&rig, &tenant, id, people[0].id, 3).await;
@@ -65,8 +64,7 @@ fn id_of(days_ago: i64) -> Uuid {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mail_counts_from_the_time_it_was_sent() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 4).await;
     let list = rig.audience(&tenant, "list", &people).await;
     let (paused, done) = (rig.campaign(&tenant, list).await, rig.campaign(&tenant, list).await);
@@ -102,8 +100,7 @@ async fn a_mail_counts_from_the_time_it_was_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mail_is_delivered_when_reports_count_it() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 5).await;
     let changes = [
         "update sends set provider = 'smtp' where id = $1",
@@ -126,8 +123,7 @@ async fn a_mail_is_delivered_when_reports_count_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_to_a_merged_contact_counts_for_the_one_that_is_left() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 3).await;
     let list = rig.audience(&tenant, "list", &people).await;
     let (campaign, id) = (rig.campaign(&tenant, list).await, new_batch_id());
@@ -163,8 +159,7 @@ async fn mail_to_a_merged_contact_counts_for_the_one_that_is_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fact_recorded_while_a_merge_runs_counts_for_the_one_that_is_left() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 2).await;
     send(&rig, &tenant, new_batch_id(), people[0].id, 3).await;
     let mut merging = rig.pool.begin().await.unwrap();
@@ -192,8 +187,7 @@ async fn a_fact_recorded_while_a_merge_runs_counts_for_the_one_that_is_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_days_as_a_rule_may_name_reach_back_to_every_mail() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 1).await;
     send(&rig, &tenant, id_of(1), people[0].id, 1).await;
     for days in [20_000, 20_800, 36_500] {
@@ -203,8 +197,7 @@ async fn as_many_days_as_a_rule_may_name_reach_back_to_every_mail() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_that_waited_in_a_pause_counts_from_the_time_it_was_sent() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 1).await;
     let id = id_of(40);
     partition(&rig, month_of(id)).await;
@@ -239,8 +232,7 @@ async fn mail_that_waited_in_a_pause_counts_from_the_time_it_was_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_that_waited_for_the_frequency_cap_counts_from_the_time_it_was_sent() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 1).await;
     let id = id_of(25);
     partition(&rig, month_of(id)).await;

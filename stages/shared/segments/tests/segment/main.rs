@@ -40,6 +40,13 @@ pub async fn tenant(rig: &Rig) -> Tenant {
     tenant
 }
 
+/// A rig and such a tenant.
+pub async fn rig() -> (Rig, Tenant) {
+    let rig = Rig::new().await;
+    let tenant = tenant(&rig).await;
+    (rig, tenant)
+}
+
 /// Reads and resolves a rule.
 pub async fn compile(rig: &Rig, tenant: &Tenant, rule: &Value) -> Result<CompiledSegment, SegmentError> {
     let mut db = rig.pool.acquire().await.unwrap();

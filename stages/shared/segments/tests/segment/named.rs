@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stage_rig::{Rig, Tenant};
 use uuid::Uuid;
 
-use crate::{compile, select, store, tenant};
+use crate::{compile, rig, select, store, tenant};
 
 fn verdict<T>(result: Result<T, SegmentError>) -> Result<(), String> {
     match result {
@@ -55,8 +55,7 @@ async fn as_rule_of(rig: &Rig, tenant: &Tenant, id: Uuid, rule: &Value) -> Resul
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_does_not_lead_back_to_itself() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let plain = json!({"field": "company", "op": "exists"});
     let a = store(&rig, &tenant, &plain).await;
     let b = store(&rig, &tenant, &json!({"any": [plain, {"in_segment": a}]})).await;
@@ -78,8 +77,7 @@ async fn a_segment_does_not_lead_back_to_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_stays_within_its_limits_with_the_segments_it_names() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let plain = json!({"field": "company", "op": "exists"});
     let fifty = store(&rig, &tenant, &json!({"any": vec![plain.clone(); 50]})).await;
     let several = |count: usize| json!({"any": vec![json!({"in_segment": fifty}); count]});
@@ -102,8 +100,7 @@ async fn a_rule_stays_within_its_limits_with_the_segments_it_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_is_evaluated_by_the_rules_as_they_stand_now() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 3).await;
     let list = rig.audience(&tenant, "list", &people[..1]).await;
     let inner = store(&rig, &tenant, &json!({"in_list": list})).await;
@@ -115,8 +112,7 @@ async fn a_segment_is_evaluated_by_the_rules_as_they_stand_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_rules_are_loaded_than_a_rule_may_name() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     // What is there of the last level would be a fault of its own, if it were loaded.
     let named = |ids: &[Uuid]| json!({"any": ids.iter().map(|id| json!({"in_segment": id})).collect::<Vec<_>>()});
     let mut middle = Vec::new();
@@ -130,8 +126,7 @@ async fn no_more_rules_are_loaded_than_a_rule_may_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_segments_the_one_beyond_its_limits_is_found() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let plain = json!({"field": "company", "op": "exists"});
     let inner = store(&rig, &tenant, &json!({"any": vec![plain.clone(); 40]})).await;
     let mut users = Vec::new();

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sqlx::QueryBuilder;
 use stage_rig::{Rig, Tenant};
 
-use crate::{compile, select, tenant};
+use crate::{compile, rig, select};
 
 const HOSTILE: [&str; 9] =
     ["' or 1 = 1 --", "'; drop table contacts; --", "%", "_", "\\", "\\'", "$1", "\u{202e}\u{0}abc", ") or true or ("];
@@ -17,8 +17,7 @@ async fn sql(rig: &Rig, tenant: &Tenant, rule: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_value_changes_the_statement() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     rig.people(&tenant, 5).await;
     let long = "x".repeat(500);
     let values = HOSTILE.iter().copied().filter(|text| !text.contains('\0')).chain([long.as_str()]);
@@ -47,8 +46,7 @@ async fn no_value_changes_the_statement() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_value_postgres_cannot_cast_counts_as_missing() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 6).await;
     // What a contact's field may hold by RFC 3339, or held before its check was made.
     let held = [
@@ -82,8 +80,7 @@ async fn a_value_postgres_cannot_cast_counts_as_missing() {
 /// Missing values: what matches somebody of whom nothing is known, and what matches an empty text, is the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_value_matches_negative_operators_only() {
-    let rig = Rig::new().await;
-    let tenant = tenant(&rig).await;
+    let (rig, tenant) = rig().await;
     let people = rig.people(&tenant, 2).await;
     sqlx::query("update contacts set company = '', fields = '{\"plan\": \"\"}' where id = $1")
         .bind(people[1].id)

@@ -2,7 +2,6 @@
 
 use super::BareLineEnds;
 
-/// Progress of DATA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DataProgress {
     /// The mail is not complete.
@@ -13,7 +12,6 @@ pub(super) enum DataProgress {
     BareLineEnd,
 }
 
-/// A mail while it is received.
 #[derive(Debug)]
 pub(super) struct MailContent {
     kept: Vec<u8>,
@@ -47,7 +45,6 @@ impl MailContent {
         self.size
     }
 
-    /// What was kept of the mail.
     pub(super) fn into_kept(self) -> Vec<u8> {
         self.kept
     }

@@ -24,7 +24,6 @@ pub use self::settings::{BareLineEnds, MailProtocol, SmtpServerSettings, tls_acc
 /// How long open sessions may take to finish when the process stops.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// State shared by all connections.
 struct SmtpServer<H> {
     settings: SmtpServerSettings,
     handler: H,

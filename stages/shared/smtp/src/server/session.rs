@@ -19,7 +19,6 @@ use super::{
 
 const TOO_LARGE: &str = "552 5.3.4 Larger than what is taken here";
 
-/// Serves a connection to its end.
 pub(super) async fn run<H: MailHandler>(server: &SmtpServer<H>, stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut session = SmtpSession::new(server, stream, false);
@@ -37,14 +36,12 @@ pub(super) async fn run<H: MailHandler>(server: &SmtpServer<H>, stream: TcpStrea
     SmtpSession::new(server, stream, true).serve().await.map(drop)
 }
 
-/// Why a session ended.
 pub(super) enum SessionEnd {
     Closed,
     /// It goes on with TLS.
     StartTls,
 }
 
-/// The state of a connection.
 pub(super) struct SmtpSession<'a, S, H: MailHandler> {
     server: &'a SmtpServer<H>,
     wire: SmtpWire<S>,
@@ -254,9 +251,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, H: MailHandler> SmtpSession<'a, S, H
     }
 
     async fn data(&mut self) -> io::Result<SmtpAnswer> {
-        let Some(transaction) = self.transaction.take() else {
-            return Ok(SmtpAnswer::reply("503 5.5.1 MAIL first"));
-        };
+        let Some(transaction) = self.transaction.take() else { return Ok(SmtpAnswer::reply("503 5.5.1 MAIL first")) };
         if transaction.recipients == 0 {
             self.transaction = Some(transaction);
             return Ok(SmtpAnswer::reply("554 5.5.1 No valid recipients"));

@@ -30,9 +30,6 @@ pub enum BareLineEnds {
 }
 
 /// Reads a certificate with its chain, and its private key, as PEM.
-///
-/// # Errors
-/// When a file cannot be read, or the key is not the certificate's.
 pub fn tls_acceptor(certificate: &Path, key: &Path) -> io::Result<TlsAcceptor> {
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

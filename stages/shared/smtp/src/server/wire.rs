@@ -37,7 +37,6 @@ impl From<io::Error> for LineFault {
     }
 }
 
-/// A connection with its buffers.
 #[derive(Debug)]
 pub(super) struct SmtpWire<S> {
     stream: S,
@@ -46,7 +45,6 @@ pub(super) struct SmtpWire<S> {
     /// Received, and not yet handled from `at` on.
     input: Vec<u8>,
     at: usize,
-    /// Replies that are not yet sent.
     output: Vec<u8>,
 }
 
@@ -77,7 +75,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SmtpWire<S> {
         self.output.extend_from_slice(b"\r\n");
     }
 
-    /// Sends the replies.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         let limit = self.silence_timeout;
         timeout(limit, self.write()).await.map_err(|_| io::ErrorKind::TimedOut)?

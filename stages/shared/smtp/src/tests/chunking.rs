@@ -15,10 +15,11 @@ use super::{
     settings, soon,
 };
 
-async fn pool_of(server: &Server) -> Pool {
-    let mut settings = settings(server);
+async fn chunking(script: Script) -> (Server, Pool) {
+    let server = Server::offering(CHUNKING, script).await;
+    let mut settings = settings(&server);
     settings.timeouts.last = SHORT;
-    Pool::new(settings).unwrap()
+    (server, Pool::new(settings).unwrap())
 }
 
 #[tokio::test]
@@ -60,8 +61,8 @@ async fn envelope_and_message_leave_before_any_reply() {
 #[case::chunk_taken_for_nobody(|_, _, e: &str| match e { e if e.starts_with("RCPT") => Act::Say("550 5.1.1 unknown"), e if e.starts_with("BDAT") => Act::Say("250 2.0.0 ok"), _ => Act::Usual }, Phase::Rcpt, 550)]
 #[tokio::test]
 async fn a_refusal_in_one_write_is_certainly_not_sent(#[case] script: Script, #[case] phase: Phase, #[case] code: u16) {
-    let server = Server::offering(CHUNKING, script).await;
-    let failure = deliver(&pool_of(&server).await).await.unwrap_err();
+    let (server, pool) = chunking(script).await;
+    let failure = deliver(&pool).await.unwrap_err();
     assert_eq!((failure.phase, failure.certainty), (phase, Certainty::NotSent));
     assert_eq!(failure.reply().unwrap().code, code);
     assert!(server.bodies.lock().unwrap().is_empty());
@@ -79,8 +80,7 @@ async fn a_refusal_in_one_write_is_certainly_not_sent(#[case] script: Script, #[
 #[case::taken_without_a_sender(|_, _, e: &str| if e.starts_with("MAIL") { Act::Say("503 5.5.1 nested MAIL") } else { Act::Usual })]
 #[tokio::test]
 async fn a_missing_answer_in_one_write_is_unknown(#[case] script: Script) {
-    let server = Server::offering(CHUNKING, script).await;
-    let pool = pool_of(&server).await;
+    let (server, pool) = chunking(script).await;
     let failure = deliver(&pool).await.unwrap_err();
     assert_eq!(failure.certainty, Certainty::Unknown);
     assert_eq!((pool.counts().idle, server.connections.load(Ordering::SeqCst)), (0, 1), "it is not tried again here");
@@ -89,8 +89,7 @@ async fn a_missing_answer_in_one_write_is_unknown(#[case] script: Script) {
 #[tokio::test]
 async fn a_refused_chunk_is_followed_by_a_reset() {
     let script: Script = |_, _, e| if e.contains("<gone@") { Act::Say("550 5.1.1 no") } else { Act::Usual };
-    let server = Server::offering(CHUNKING, script).await;
-    let pool = pool_of(&server).await;
+    let (server, pool) = chunking(script).await;
     let gone = Envelope { to: EnvelopeAddress::parse("gone@example.net").unwrap(), ..envelope() };
     for _ in 0..2 {
         assert_eq!(deliver_to(&pool, &gone).await.unwrap_err().phase, Phase::Rcpt);
@@ -106,15 +105,13 @@ async fn an_idle_connection_that_is_lost_is_replaced_without_doubt() {
     let script: Script = |connection, messages, e| {
         if connection == 0 && messages == 1 && e.starts_with("MAIL") { Act::Close } else { Act::Usual }
     };
-    let server = Server::offering(CHUNKING, script).await;
-    let pool = pool_of(&server).await;
+    let (server, pool) = chunking(script).await;
     deliver(&pool).await.unwrap();
     pool.age_idle();
     deliver(&pool).await.unwrap();
     assert_eq!((server.connections.load(Ordering::SeqCst), server.bodies.lock().unwrap().len()), (2, 2));
     // One that was used a moment ago is believed to be there.
-    let server = Server::offering(CHUNKING, script).await;
-    let pool = pool_of(&server).await;
+    let (_server, pool) = chunking(script).await;
     deliver(&pool).await.unwrap();
     assert_eq!(deliver(&pool).await.unwrap_err().certainty, Certainty::Unknown);
 }
@@ -128,8 +125,7 @@ async fn a_server_that_says_421_between_mails_is_connected_to_again() {
             Act::Usual
         }
     };
-    let server = Server::offering(CHUNKING, script).await;
-    let pool = pool_of(&server).await;
+    let (server, pool) = chunking(script).await;
     deliver(&pool).await.unwrap();
     deliver(&pool).await.unwrap();
     assert_eq!((server.connections.load(Ordering::SeqCst), server.bodies.lock().unwrap().len()), (2, 2));
@@ -141,8 +137,7 @@ async fn a_server_that_says_421_between_mails_is_connected_to_again() {
 #[case(|_, _, e: &str| if e.starts_with("BDAT") { Act::Say("503 5.5.1 bad sequence") } else { Act::Usual })]
 #[tokio::test]
 async fn a_server_that_does_not_know_bdat_gets_data_from_then_on(#[case] script: Script) {
-    let server = Server::offering(CHUNKING, script).await;
-    let pool = pool_of(&server).await;
+    let (server, pool) = chunking(script).await;
     let failure = deliver(&pool).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::ChunkingRefused));
     assert_eq!((failure.certainty, pool.counts().idle), (Certainty::NotSent, 0));

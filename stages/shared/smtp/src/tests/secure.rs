@@ -40,11 +40,11 @@ async fn server(ehlo: &'static str, tls: &TlsAcceptor, implicit_tls: bool, scrip
     Server::with(Options { ehlo, script, tls: Some(tls.clone()), implicit_tls }).await
 }
 
-fn secure_settings(server: &Server, relay: &str, ca: Option<&tempfile::NamedTempFile>) -> SmtpSettings {
+async fn deliver_by(server: &Server, relay: &str, ca: Option<&tempfile::NamedTempFile>) -> Result<Reply, SmtpFailure> {
     let mut settings = settings(server);
     settings.relay = relay.replace("HOST", &server.addr.to_string()).parse().unwrap();
     settings.ca_file = ca.map(|file| file.path().to_owned());
-    settings
+    deliver(&Pool::new(settings).unwrap()).await
 }
 
 #[rstest]
@@ -60,7 +60,7 @@ async fn a_trusted_certificate_encrypts_the_session(
 ) {
     let (tls, ca) = authority("127.0.0.1");
     let server = server(ehlo, &tls, implicit, |_, _, _: &str| Act::Usual).await;
-    deliver(&Pool::new(secure_settings(&server, relay, Some(&ca))).unwrap()).await.unwrap();
+    deliver_by(&server, relay, Some(&ca)).await.unwrap();
     assert_eq!(server.count("STARTTLS"), usize::from(!implicit));
     assert_eq!(server.count("EHLO"), if implicit { 1 } else { 2 });
 }
@@ -72,8 +72,8 @@ async fn a_trusted_certificate_encrypts_the_session(
 async fn a_certificate_we_do_not_trust_ends_the_connection(#[case] name: &str, #[case] trusted: bool) {
     let (tls, ca) = authority(name);
     let server = server(STARTTLS, &tls, false, |_, _, _: &str| Act::Usual).await;
-    let settings = secure_settings(&server, "smtp://HOST?tls=opportunistic", trusted.then_some(&ca));
-    let failure = deliver(&Pool::new(settings).unwrap()).await.unwrap_err();
+    let relay = "smtp://HOST?tls=opportunistic";
+    let failure = deliver_by(&server, relay, trusted.then_some(&ca)).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::Handshake(_)));
     assert_eq!((failure.phase, failure.certainty), (Phase::Tls, Certainty::NotSent));
     assert_eq!(server.count("MAIL"), 0);
@@ -83,9 +83,7 @@ async fn a_certificate_we_do_not_trust_ends_the_connection(#[case] name: &str, #
 async fn required_tls_fails_without_an_offer() {
     let (tls, ca) = authority("127.0.0.1");
     let server = server(NO_STARTTLS, &tls, false, |_, _, _: &str| Act::Usual).await;
-    let failure = deliver(&Pool::new(secure_settings(&server, "smtp://HOST?tls=required", Some(&ca))).unwrap())
-        .await
-        .unwrap_err();
+    let failure = deliver_by(&server, "smtp://HOST?tls=required", Some(&ca)).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::TlsNotOffered));
 }
 
@@ -95,9 +93,7 @@ async fn what_was_injected_behind_the_starttls_answer_is_refused() {
     let script: Script =
         |_, _, e: &str| if e == "STARTTLS" { Act::Say("220 ready\r\n250 2.0.0 injected") } else { Act::Usual };
     let server = server(STARTTLS, &tls, false, script).await;
-    let failure = deliver(&Pool::new(secure_settings(&server, "smtp://HOST?tls=required", Some(&ca))).unwrap())
-        .await
-        .unwrap_err();
+    let failure = deliver_by(&server, "smtp://HOST?tls=required", Some(&ca)).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::Unreadable));
 }
 
@@ -116,7 +112,7 @@ async fn credentials_are_presented_inside_tls(#[case] auth: &str, #[case] line: 
     };
     let server = server(STARTTLS, &tls, false, script).await;
     let relay = format!("smtp://user:pass@HOST?tls=required{auth}");
-    deliver(&Pool::new(secure_settings(&server, &relay, Some(&ca))).unwrap()).await.unwrap();
+    deliver_by(&server, &relay, Some(&ca)).await.unwrap();
     assert_eq!(server.count(line), 1);
     assert_eq!(server.count("STARTTLS"), 1);
 }
@@ -125,11 +121,11 @@ async fn credentials_are_presented_inside_tls(#[case] auth: &str, #[case] line: 
 async fn credentials_leave_in_clear_only_with_tls_none() {
     let (tls, ca) = authority("127.0.0.1");
     let server = server(NO_STARTTLS, &tls, false, |_, _, _: &str| Act::Usual).await;
-    let careful = secure_settings(&server, "smtp://user:pass@HOST?tls=opportunistic", Some(&ca));
-    let failure = deliver(&Pool::new(careful).unwrap()).await.unwrap_err();
+    let careful = "smtp://user:pass@HOST?tls=opportunistic";
+    let failure = deliver_by(&server, careful, Some(&ca)).await.unwrap_err();
     assert!(matches!(failure.cause, Cause::AuthNotOffered));
     assert_eq!(server.count("AUTH"), 0);
-    deliver(&Pool::new(secure_settings(&server, "smtp://user:pass@HOST?tls=none", None)).unwrap()).await.unwrap();
+    deliver_by(&server, "smtp://user:pass@HOST?tls=none", None).await.unwrap();
     assert_eq!(server.count("AUTH PLAIN"), 1);
 }
 
@@ -139,7 +135,6 @@ async fn refused_credentials_are_a_failure_of_ours() {
     let script: Script =
         |_, _, e: &str| if e.starts_with("AUTH") { Act::Say("535 5.7.8 bad credentials") } else { Act::Usual };
     let server = server(STARTTLS, &tls, false, script).await;
-    let failure =
-        deliver(&Pool::new(secure_settings(&server, "smtp://user:pass@HOST", Some(&ca))).unwrap()).await.unwrap_err();
+    let failure = deliver_by(&server, "smtp://user:pass@HOST", Some(&ca)).await.unwrap_err();
     assert_eq!((failure.phase, failure.reply().unwrap().code), (Phase::Auth, 535));
 }
