@@ -206,7 +206,7 @@ create table batches (
     bounced integer not null default 0,
     complained integer not null default 0,
     -- For an index as `timed_until`: it changes with the first bounce or complaint only.
-    has_bounced boolean not null generated always as (bounced + complained > 0) stored,
+    needs_tripwire boolean not null generated always as (bounced + complained > 0) stored,
     opened integer not null default 0,
     opened_human integer not null default 0,
     clicked integer not null default 0,
@@ -230,7 +230,7 @@ create index batches_by_campaign on batches (tenant_id, campaign_id, id) where c
 create index batches_open on batches (lane, state, tenant_id, id) where state <> 'done';
 create index batches_timed on batches (timed_until) where timed_until is not null;
 -- For the tripwire.
-create index batches_bounced on batches (tenant_id, campaign_id) where has_bounced;
+create index batches_for_tripwire on batches (tenant_id, campaign_id) where needs_tripwire;
 -- Whether a batch is set aside: it is announced a day later (`owed::set_aside`). No other pause before an announcement is longer than half
 -- an hour.
 create function is_set_aside(announce_after timestamptz) returns boolean
@@ -304,14 +304,14 @@ create table sends (
     fence_token uuid,                           -- of the worker whose fence it is
     -- The token of an attempt whose outcome was unknown and that was repeated: a late acceptance of the first attempt is still evidence.
     doubted_token uuid,
-    -- The provider route of the last attempt (a hash of the tenant's connection, its settings and its secret); null: the platform's relay.
+    -- The provider route of the last attempt (`provider_connections.version`); null: the platform's relay.
     -- Mail in doubt takes no other.
     route uuid,
     lease_until timestamptz,
     fenced_at timestamptz,
     next_attempt_at timestamptz,
     decided_at timestamptz,                     -- when it reached the state it is in, if that is an end state
-    provider text,                              -- the kind of the route that the last fence was for
+    provider text,                              -- the kind of the route of the last fence that was not taken back; stays once `delivered_at` is set
     provider_message_id text,                   -- the id the route gave it: for SMTP our Message-ID
     smtp_code smallint,
     enhanced_code text,

@@ -19,6 +19,8 @@ create table provider_connections (
     fallback_rank smallint check (fallback_rank > 0),
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
+    -- Of what mail is sent with: delivery opens the connection again when it changes, and not for another name or place in the order.
+    version uuid not null generated always as (md5(id::text || settings::text || encode(secret, 'hex'))::uuid) stored,
     primary key (tenant_id, id),
     unique (tenant_id, name),
     constraint provider_connections_one_place check (not is_default or fallback_rank is null)
@@ -36,7 +38,7 @@ grant select (tenant_id, id, provider, name, settings, has_hook_secret, hook_top
     on provider_connections to postrider_ingress;
 -- The active connections that carry their tenants' mail, or take over.
 create view own_routes with (security_invoker = true) as
-select tenant_id, id, fallback_rank, updated_at from provider_connections
+select tenant_id, id, fallback_rank, version from provider_connections
 where (is_default or fallback_rank is not null) and status = 'active';
 grant select on own_routes to postrider_stages;
 -- Connections that take over from others. Of a tenant with one, mail with an unknown outcome is not tried again.
@@ -167,9 +169,11 @@ create table paces (
 create index paces_by_age on paces (updated_at);
 select enable_row_security('paces');
 revoke insert, update, delete on paces from postrider_ingress;
--- The rates in force: one that is not renewed is ignored after an hour. Served by paces_by_age, or by the key.
+-- How long a rate is in force that is not renewed.
+create function pace_life() returns interval language sql immutable parallel safe as $$ select interval '1 hour' $$;
+-- The rates in force. Served by paces_by_age, or by the key.
 create view live_paces with (security_invoker = true) as
-select * from paces where updated_at > now() - interval '1 hour';
+select * from paces where updated_at > now() - pace_life();
 grant select on live_paces to postrider_ingress, postrider_stages;
 
 -- Processes and the sandbox --------------------------------------------------------------------------------------------------

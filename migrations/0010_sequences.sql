@@ -456,15 +456,17 @@ end $$;
 create trigger audience_members_start_sequences after insert on audience_members
     referencing new table as joined for each statement execute function note_joined_starts();
 
--- Which step a mail is of. Written with the send; the second key makes sure that a step sends one mail.
+-- Which step a mail is of. Written with the send; the second key makes sure that a step sends one mail, and one more to the contact that its
+-- contact is merged into before the mail leaves.
 create table sequence_sends (
     tenant_id uuid not null,
     send_id uuid not null,
     sequence_id uuid not null,
     enrollment_id uuid not null,
     step_id uuid not null,
+    merges smallint not null default 0,         -- how many it has followed
     primary key (tenant_id, send_id),
-    unique (tenant_id, enrollment_id, step_id)
+    unique (tenant_id, enrollment_id, step_id, merges)
 );
 select enable_row_security('sequence_sends');
 
@@ -473,16 +475,16 @@ select enable_row_security('sequence_sends');
 -- Contacts whose enrollments may have to end, written by the writer of the fact, by trigger: an opt-out, a bounce, a complaint, an
 -- archived contact, an answer. A step checks for itself before it acts; this is for the time until the next step.
 create table enrollment_checks (
-    id bigint generated always as identity primary key,
     tenant_id uuid not null,
+    id bigint generated always as identity,
     contact_id uuid not null,
     replied_to uuid,                            -- the send that was answered
     noted_at timestamptz not null default clock_timestamp(),
     -- The contact's enrollments up to this one are checked, in the order in which they were made.
     reached_at timestamptz not null default 'epoch',
-    reached_id uuid not null default '00000000-0000-0000-0000-000000000000'
+    reached_id uuid not null default '00000000-0000-0000-0000-000000000000',
+    primary key (tenant_id, id)
 );
-create index enrollment_checks_in_turn on enrollment_checks (tenant_id, id);
 create index enrollment_checks_by_contact on enrollment_checks (tenant_id, contact_id);
 grant select, insert, update, delete on enrollment_checks to postrider_stages;
 grant insert on enrollment_checks to postrider_ingress;

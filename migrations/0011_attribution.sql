@@ -133,12 +133,12 @@ select enable_row_security('outcome_hours');
 -- contacts that are new or have another number. Written by triggers for tenants that have outcomes, taken out by the attribution
 -- stage within a second. Append-only, so that writers of facts do not wait for each other.
 create table late_facts (
-    id bigint generated always as identity primary key,
     tenant_id uuid not null,
+    id bigint generated always as identity,
     source text not null check (source in ('events', 'contacts', 'rescored')),
-    ids uuid[] not null                         -- sends, or contacts
+    ids uuid[] not null,                        -- sends, or contacts
+    primary key (tenant_id, id)
 );
-create index late_facts_in_turn on late_facts (tenant_id, id);
 grant select, insert, update, delete on late_facts to postrider_stages;
 
 create function note_late_facts() returns trigger

@@ -1,7 +1,7 @@
 -- Takes late facts and makes the outcomes due that they may affect: outcomes of contacts with a late click, bounce or rescored click,
 -- and outcomes that waited for a contact that exists now, by all addresses and numbers that lead to it. Each tenant gets the same share of $1
 -- notes, and of about $2 ids: the first notes of all come first. Returns how many notes there were. The tenants are found by jumping from one to
--- the next in late_facts_in_turn. Served by the keys of contact_facts and contacts, contacts_merged, then outcomes_by_contact,
+-- the next in the key of late_facts. Served by the keys of contact_facts and contacts, contacts_merged, then outcomes_by_contact,
 -- outcomes_by_email and outcomes_by_dot_number, each key once: thousands of contacts may share a number. `offset 0` keeps the planner to
 -- these lookups while the tables have no statistics.
 with recursive tenant (id) as (
@@ -17,7 +17,7 @@ with recursive tenant (id) as (
     order by random()
     limit $1
 ), waiting as materialized (
-    select l.id, l.size, row_number() over (partition by t.id order by l.id) as place
+    select t.id as tenant_id, l.id, l.size, row_number() over (partition by t.id order by l.id) as place
     from turn t
     cross join lateral (
         select l.id, cardinality(l.ids) as size from late_facts l
@@ -27,10 +27,10 @@ with recursive tenant (id) as (
         for update skip locked
     ) l
 ), bounded as materialized (
-    select w.id, sum(w.size) over (order by w.place, w.id) - w.size as ahead from waiting w
+    select w.tenant_id, w.id, sum(w.size) over (order by w.place, w.id) - w.size as ahead from waiting w
 ), taken as (
-    delete from late_facts l
-    where l.id in (select b.id from bounded b where b.ahead < $2)
+    delete from late_facts l using bounded b
+    where l.tenant_id = b.tenant_id and l.id = b.id and b.ahead < $2
     returning l.tenant_id, l.source, l.ids
 ), named as (
     select distinct t.tenant_id, t.source, n.id from taken t cross join lateral unnest(t.ids) as n (id)

@@ -216,7 +216,7 @@ async fn pin(
         audience::pin_list(db, tenant, *list, campaign).await?;
         return Ok(true);
     }
-    match audience::pin(db, tenant, selector, campaign).await {
+    match audience::pin_locked(db, tenant, selector, campaign).await {
         Ok(_) => Ok(true),
         Err(SegmentError::NotFound(_)) => Ok(false),
         // Written by a newer version, which can read it.

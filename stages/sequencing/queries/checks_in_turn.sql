@@ -1,5 +1,5 @@
 -- Notes of contacts whose enrollments may have to end, at most $1: each tenant gets the same share, its oldest first, locked. The tenants are
--- found by jumping from one to the next in `enrollment_checks_in_turn`, a page each.
+-- found by jumping from one to the next in the key of `enrollment_checks`, a page each.
 with recursive tenant (id) as (
     (select k.tenant_id from enrollment_checks k order by k.tenant_id limit 1)
     union all

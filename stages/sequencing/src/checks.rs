@@ -260,19 +260,27 @@ async fn advance_notes(
     let (mut through, mut moved) = (Vec::new(), Vec::new());
     for note in notes.iter().filter(|note| passes.get(&note.contact()) == Some(&note.reached())) {
         match checked.get(&note.contact()) {
-            Some((count, last)) if *count >= share => moved.push((note.id, *last)),
-            _ => through.push(note.id),
+            Some((count, last)) if *count >= share => moved.push((note.tenant_id, note.id, *last)),
+            _ => through.push((note.tenant_id, note.id)),
         }
     }
-    sqlx::query!("delete from enrollment_checks where id = any ($1)", &through).execute(&mut *db).await?;
+    sqlx::query!(
+        "delete from enrollment_checks k using unnest($1::uuid[], $2::bigint[]) as w (tenant_id, id)
+         where k.tenant_id = w.tenant_id and k.id = w.id",
+        &column(&through, |(tenant, _)| *tenant),
+        &column(&through, |(_, id)| *id),
+    )
+    .execute(&mut *db)
+    .await?;
     if !moved.is_empty() {
         sqlx::query!(
             "update enrollment_checks k set reached_at = w.at, reached_id = w.enrollment_id
-             from unnest($1::bigint[], $2::timestamptz[], $3::uuid[]) as w (id, at, enrollment_id)
-             where k.id = w.id",
-            &column(&moved, |(id, _)| *id),
-            &column(&moved, |(_, (at, _))| *at),
-            &column(&moved, |(_, (_, enrollment))| *enrollment),
+             from unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::uuid[]) as w (tenant_id, id, at, enrollment_id)
+             where k.tenant_id = w.tenant_id and k.id = w.id",
+            &column(&moved, |(tenant, ..)| *tenant),
+            &column(&moved, |(_, id, _)| *id),
+            &column(&moved, |(.., (at, _))| *at),
+            &column(&moved, |(.., (_, enrollment))| *enrollment),
         )
         .execute(db)
         .await?;

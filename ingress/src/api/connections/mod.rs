@@ -159,7 +159,6 @@ async fn change(ctx: &mut RequestContext, body: ChangeConnection) -> Result<ApiR
     let wanted = body.applied_to(&before)?;
     let sealed = wanted.secret.as_ref().map(|secret| seal(ctx, secret)).transpose()?;
     let settings = serde_json::to_value(&wanted.settings).map_err(|error| ApiError::unexpected(&error))?;
-    // Delivery opens a connection again when `updated_at` has changed.
     sqlx::query!(
         "update provider_connections set name = $3, status = $4, settings = $5, updated_at = clock_timestamp()
          where tenant_id = $1 and id = $2",

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use ledger::audience::AudienceSelector;
 use ledger::audience::count;
 use ledger::audience::pin;
+use ledger::merged_mail::lock_owing_campaigns;
 use schemas::{Classification, RequestKind, new_id};
-use stage_rig::Rig;
+use stage_rig::{Rig, until};
 use uuid::Uuid;
 
 use crate::{materialized, start};
@@ -45,4 +46,23 @@ async fn who_joins_or_leaves_after_a_launch_with_a_digest_changes_nothing() {
     assert_eq!((mailed.len(), mailed.into_iter().collect::<BTreeSet<_>>()), (20, expected));
     assert_eq!(rig.number("select count(*) from launch_audiences").await, 0, "nobody needs it any more");
     rig.assert_books().await;
+}
+
+#[tokio::test]
+async fn a_merge_sees_an_audience_that_is_being_pinned() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 1).await;
+    let list = rig.audience(&tenant, "list", &people).await;
+    let campaign = rig.campaign(&tenant, list).await;
+    sqlx::query("update campaigns set status = 'draft'").execute(&rig.pool).await.unwrap();
+    let (mut launch, mut merge) = (rig.pool.begin().await.unwrap(), rig.pool.begin().await.unwrap());
+    pin(&mut launch, tenant.id, &AudienceSelector::List(list), campaign).await.unwrap();
+    sqlx::query("update campaigns set status = 'sending'").execute(&mut *launch).await.unwrap();
+    let launching = async {
+        until("the merge to wait for the launch", async || rig.statements_waiting().await > 0).await;
+        launch.commit().await.unwrap();
+    };
+    let (owing, ()) = tokio::join!(lock_owing_campaigns(&mut merge, tenant.id, people[0].id), launching);
+    assert_eq!(owing.unwrap(), [campaign]);
 }

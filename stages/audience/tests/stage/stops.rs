@@ -173,7 +173,7 @@ async fn only_the_first_bounce_of_a_batch_writes_to_an_index() {
         let updated: i64 = sqlx::query_scalar(updated).fetch_one(&mut *tx).await.unwrap();
         assert_eq!(updated, hot, "updates that are HOT");
     }
-    let found = "select count(*) from batches where has_bounced and bounced = 3";
+    let found = "select count(*) from batches where needs_tripwire and bounced = 3";
     let found: i64 = sqlx::query_scalar(found).fetch_one(&mut *tx).await.unwrap();
     assert_eq!(found, 1);
 }

@@ -14,7 +14,7 @@ use schemas::receiver::{Receiver, families};
 use super::{
     Pacer,
     rate::ReducedRate,
-    throttles::{REDUCED_LIFE, ThrottleChange, ThrottleKey},
+    throttles::{ThrottleChange, ThrottleKey},
 };
 
 /// How often rates are shared.
@@ -68,7 +68,6 @@ impl PaceShare {
                 &column(&reduced, |(_, reduced)| age(reduced.cut_at)),
                 &column(&reduced, |(_, reduced)| age(reduced.since)),
                 &column(&reduced, |(_, reduced)| reduced.good_at.map(age)) as &[Option<f64>],
-                REDUCED_LIFE.as_secs_f64(),
             )
             .execute(&mut *db)
             .await?;

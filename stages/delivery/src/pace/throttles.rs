@@ -14,7 +14,7 @@ use super::rate::{PacePriority, Rate, ReducedRate};
 /// The most throttle keys in memory. Beyond it, the idle ones that were used longest ago are evicted.
 pub const MAX_THROTTLES: usize = 10_000;
 /// A throttle key with a reduced rate is evicted after this time without use.
-pub const REDUCED_LIFE: Duration = Duration::from_secs(60 * 60);
+const REDUCED_LIFE: Duration = Duration::from_secs(60 * 60);
 /// A throttle key without a reduced rate is evicted after this time without use.
 const UNLIMITED_LIFE: Duration = Duration::from_secs(60);
 

@@ -14,16 +14,19 @@ use uuid::Uuid;
 use super::routes::ProviderRoute;
 use crate::provider::ProviderKind;
 
-/// Bytes of messages with attachments that are prepared or in flight at once, per process.
-const IN_FLIGHT_BYTES: usize = 128 * 1024 * 1024;
-/// Of these, bytes of messages that go through one tenant's connection, …
-const OF_ONE_CONNECTION: usize = IN_FLIGHT_BYTES / 3;
-/// … and through those of all tenants. The rest is the platform's relay's: as much as the largest message takes.
-const OF_ALL_CONNECTIONS: usize = IN_FLIGHT_BYTES / 3 * 2;
+/// The largest message: 15 MiB of files, which are 21 in base64, and two bodies of half a MiB, which are 3 in quoted-printable.
+pub(crate) const LARGEST_MESSAGE: usize = 24 * 1024 * 1024;
 /// A message is in memory twice while it is sent over SMTP: the original and its dot-stuffed copy.
 const SMTP_COPIES: usize = 2;
 /// And four times while a request is made of it: the original, its files, the values of the request and their text.
 const HTTP_COPIES: usize = 4;
+/// Bytes of messages with attachments that are prepared or in flight at once, per process, through one tenant's connection: as much as the
+/// largest message takes, …
+const OF_ONE_CONNECTION: usize = LARGEST_MESSAGE * HTTP_COPIES;
+/// … through those of all tenants: one of them leaves the others as much, …
+const OF_ALL_CONNECTIONS: usize = OF_ONE_CONNECTION * 2;
+/// … and at all. The rest is the platform's relay's: as much as the largest message takes.
+const IN_FLIGHT_BYTES: usize = OF_ALL_CONNECTIONS + LARGEST_MESSAGE * SMTP_COPIES;
 /// Bytes of attachments cached for the next recipient of the same message.
 const CACHE_BYTES: u64 = 48 * 1024 * 1024;
 const CACHE_LIFE: Duration = Duration::from_secs(60);
@@ -33,27 +36,13 @@ const RETRY: Duration = Duration::from_secs(1);
 const UNIT: usize = 1024;
 
 /// A limit of memory. First come, first served.
-#[derive(Debug, Clone)]
-pub(crate) struct MemoryLimit {
-    permits: Arc<Semaphore>,
-    all: usize,
+fn limit_of(bytes: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(bytes / UNIT))
 }
 
-impl MemoryLimit {
-    fn of_bytes(bytes: usize) -> Self {
-        Self { permits: Arc::new(Semaphore::new(bytes / UNIT)), all: bytes / UNIT }
-    }
-
-    /// The limit of one tenant's connection.
-    pub fn of_connection() -> Self {
-        Self::of_bytes(OF_ONE_CONNECTION)
-    }
-
-    /// Waits for memory. A message that is larger than the limit takes all of it.
-    async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let units = u32::try_from((bytes / UNIT).min(self.all)).ok()?;
-        self.permits.clone().acquire_many_owned(units).await.ok()
-    }
+/// The memory of the messages with attachments that go through one tenant's connection.
+pub(crate) fn memory_of_connection() -> Arc<Semaphore> {
+    limit_of(OF_ONE_CONNECTION)
 }
 
 /// The memory of one message, until this is dropped.
@@ -68,8 +57,8 @@ type LoadedAttachments = Arc<Vec<Vec<u8>>>;
 /// Loads attachments and limits the memory they use.
 pub(crate) struct Attachments {
     pool: PgPool,
-    memory: MemoryLimit,
-    of_all_connections: MemoryLimit,
+    memory: Arc<Semaphore>,
+    of_all_connections: Arc<Semaphore>,
     cache: Cache<(Uuid, Uuid), LoadedAttachments>,
 }
 
@@ -80,8 +69,8 @@ impl Attachments {
         };
         Self {
             pool,
-            memory: MemoryLimit::of_bytes(IN_FLIGHT_BYTES),
-            of_all_connections: MemoryLimit::of_bytes(OF_ALL_CONNECTIONS),
+            memory: limit_of(IN_FLIGHT_BYTES),
+            of_all_connections: limit_of(OF_ALL_CONNECTIONS),
             cache: Cache::builder().max_capacity(CACHE_BYTES).weigher(weight).time_to_live(CACHE_LIFE).build(),
         }
     }
@@ -89,15 +78,13 @@ impl Attachments {
     /// Waits for memory for a message of this size that goes through such a route.
     pub async fn reserve_memory(&self, message_bytes: usize, route: &ProviderRoute) -> Option<ReservedMemory> {
         let copies = if route.provider.kind() == ProviderKind::Smtp { SMTP_COPIES } else { HTTP_COPIES };
+        let units = u32::try_from(message_bytes.min(LARGEST_MESSAGE) * copies / UNIT).ok()?;
         let of_connections = route.attachment_memory.as_ref().map(|own| [own, &self.of_all_connections]);
-        // The smallest first: what waits for its connection's share keeps nothing that others wait for. A message that is larger than this
-        // share counts as all of it.
-        let limits: Vec<&MemoryLimit> = of_connections.into_iter().flatten().chain([&self.memory]).collect();
-        let share = limits.iter().map(|limit| limit.all * UNIT).min().unwrap_or(IN_FLIGHT_BYTES);
-        let bytes = (message_bytes * copies).min(share);
+        // The smallest first: what waits for its connection's share keeps nothing that others wait for.
+        let limits: Vec<&Arc<Semaphore>> = of_connections.into_iter().flatten().chain([&self.memory]).collect();
         let mut permits = Vec::with_capacity(limits.len());
         for limit in limits {
-            permits.push(limit.reserve(bytes).await?);
+            permits.push(limit.clone().acquire_many_owned(units).await.ok()?);
         }
         Some(ReservedMemory { _permits: permits })
     }

@@ -117,8 +117,7 @@ struct AskedCheck {
     tenant_id: Uuid,
     connection_id: Uuid,
     asked_at: DateTime<Utc>,
-    /// When the connection was changed last.
-    changed_at: DateTime<Utc>,
+    version: Uuid,
 }
 
 impl CheckConnections {
@@ -135,7 +134,7 @@ impl CheckConnections {
              from due d
              join provider_connections c on c.tenant_id = d.tenant_id and c.id = d.connection_id
              where k.tenant_id = d.tenant_id and k.connection_id = d.connection_id
-             returning k.tenant_id, k.connection_id, k.asked_at, c.updated_at as changed_at",
+             returning k.tenant_id, k.connection_id, k.asked_at, c.version",
             AT_ONCE,
         )
         .fetch_all(&self.pool)
@@ -143,9 +142,9 @@ impl CheckConnections {
     }
 
     async fn answer(&self, check: AskedCheck) -> Result<(), StageError> {
-        let AskedCheck { tenant_id, connection_id, asked_at, changed_at } = check;
+        let AskedCheck { tenant_id, connection_id, asked_at, version } = check;
         let started = Instant::now();
-        let ping = self.routes.ping((tenant_id, connection_id, changed_at));
+        let ping = self.routes.ping((tenant_id, connection_id, version));
         let answered = match tokio::time::timeout(CHECK_MAX, ping).await {
             Ok(answered) => answered?,
             Err(_) => Err(PingFault::Timeout),

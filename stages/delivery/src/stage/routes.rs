@@ -10,7 +10,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chrono::{DateTime, Utc};
 use moka::future::Cache;
 use runner::StageError;
 use runtime::{
@@ -24,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use super::{
-    attachments::MemoryLimit,
+    attachments::memory_of_connection,
     circuit_breaker::{CircuitBreaker, CircuitReport},
     on_bus::{self, WaitingOnBus},
     prepare,
@@ -54,8 +53,7 @@ const FALLBACK_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct ProviderRoute {
     pub provider: Arc<dyn Provider>,
     pub breaker: Arc<CircuitBreaker>,
-    /// Names a tenant's connection with its settings and its secret, so that mail in doubt is seen to have another route; `None`: the
-    /// platform's.
+    /// The version of a tenant's connection, so that mail in doubt is seen to have another route; `None`: the platform's.
     pub id: Option<Uuid>,
     /// A tenant's connection; `None` for the platform's.
     pub connection: Option<Uuid>,
@@ -68,7 +66,7 @@ pub(crate) struct ProviderRoute {
     /// Limits the mails of its lane that are in memory as a whole, over all workers: from splicing until they are transmitted.
     pub in_memory: Option<Arc<Semaphore>>,
     /// Limits the memory of its messages with attachments, over both lanes; `None`: the platform's.
-    pub attachment_memory: Option<MemoryLimit>,
+    pub attachment_memory: Option<Arc<Semaphore>>,
     /// The circuit breakers of the tenant's other routes.
     others: Arc<[Arc<CircuitBreaker>]>,
 }
@@ -146,8 +144,8 @@ enum RouteChoice {
     Own(Connections),
 }
 
-/// A tenant's connections in their order, each in the version of this change.
-type Connections = Arc<[(Uuid, DateTime<Utc>)]>;
+/// A tenant's connections in their order, each with its version.
+type Connections = Arc<[(Uuid, Uuid)]>;
 
 /// Settings of tenants' routes.
 #[derive(Debug, Clone)]
@@ -162,8 +160,8 @@ pub(crate) struct RouteSettings {
     pub in_memory: usize,
 }
 
-/// A tenant's connection since a change: tenant, connection, time of the change.
-pub(super) type ConnectionVersion = (Uuid, Uuid, DateTime<Utc>);
+/// A tenant's connection with these settings and this secret: tenant, connection, `provider_connections.version`.
+pub(super) type ConnectionVersion = (Uuid, Uuid, Uuid);
 
 /// Finds the route of each message.
 pub(crate) struct ProviderRoutes {
@@ -261,15 +259,15 @@ impl ProviderRoutes {
             RouteChoice::Platform => self.platform.of(lane).clone(),
             RouteChoice::Own(connections) => {
                 let mut breakers = Vec::with_capacity(connections.len());
-                for (id, changed_at) in connections.iter() {
-                    breakers.push(self.breaker((tenant, *id, *changed_at)).await);
+                for (id, version) in connections.iter() {
+                    breakers.push(self.breaker((tenant, *id, *version)).await);
                 }
                 let waits: Vec<Option<Duration>> = breakers.iter().map(|breaker| breaker.remaining()).collect();
                 let chosen = choose_route(&waits).ok_or_else(|| StageError::rejected("unknown_tenant", tenant))?;
                 // Only this one is opened.
-                let (id, changed_at) = connections[chosen];
+                let (id, version) = connections[chosen];
                 let breaker = breakers.remove(chosen);
-                let lanes = self.tenant_lanes((tenant, id, changed_at), &breaker).await?;
+                let lanes = self.tenant_lanes((tenant, id, version), &breaker).await?;
                 let chosen_from = Some((tenant, connections));
                 ProviderRoute { others: breakers.into(), chosen_from, ..lanes.of(lane).clone() }
             }
@@ -302,7 +300,7 @@ impl ProviderRoutes {
                from tenants t
                left join lateral (
                    select array_agg(p.id order by p.fallback_rank nulls first) as ids,
-                          array_agg(p.updated_at order by p.fallback_rank nulls first) as versions
+                          array_agg(p.version order by p.fallback_rank nulls first) as versions
                    from own_routes p where p.tenant_id = t.id
                ) c on true
                where t.id = $1"#,
@@ -332,21 +330,22 @@ impl ProviderRoutes {
         key: ConnectionVersion,
         breaker: &Arc<CircuitBreaker>,
     ) -> Result<Arc<LaneRoutes>, StageError> {
-        let (tenant, id, _) = key;
+        let (tenant, id, version) = key;
         if let Some(lanes) = self.connections.get(&key).await {
             return Ok(lanes);
         }
         let row = sqlx::query!(
-            "select provider, settings, secret from provider_connections where tenant_id = $1 and id = $2",
+            "select provider, settings, secret from provider_connections where tenant_id = $1 and id = $2 and version = $3",
             tenant,
-            id
+            id,
+            version
         )
         .fetch_optional(&self.pool)
         .await?;
         let Some(row) = row else {
-            // Removed since the tenant's routes were read.
+            // Removed or changed since the tenant's routes were read.
             self.choices.invalidate(&tenant).await;
-            return Err(StageError::Unavailable { reason: "connection_removed" });
+            return Err(StageError::Unavailable { reason: "connection_changed" });
         };
         // Several workers may have read it. One of them opens it, so that the account has one rate limit and one share of everything.
         let open = async { Arc::new(self.open(key, breaker, &row.provider, row.settings, &row.secret)) };
@@ -356,15 +355,13 @@ impl ProviderRoutes {
     /// Opens a connection in both lanes.
     fn open(
         &self,
-        (tenant, id, _): ConnectionVersion,
+        (tenant, id, version): ConnectionVersion,
         breaker: &Arc<CircuitBreaker>,
         provider: &str,
         settings: serde_json::Value,
         secret: &[u8],
     ) -> LaneRoutes {
         let kind = ProviderKind::parse(provider).unwrap_or(ProviderKind::Smtp);
-        // A relay's host stands in the secret, and so does the account with a provider. Sealed, it says nothing to others.
-        let version = [settings.to_string().as_bytes(), secret].concat();
         let connection = self.connection(tenant, kind, settings, secret);
         if connection.is_none() {
             tracing::error!(stage = "delivery", connection = %id, "the connection's settings or secret cannot be read");
@@ -380,7 +377,7 @@ impl ProviderRoutes {
         }
         let max_per_second = connection.as_ref().and_then(|connection| connection.settings.max_per_second);
         let limiter = max_per_second.map(|rate| Arc::new(SlotLimiter::new(rate)));
-        let attachment_memory = MemoryLimit::of_connection();
+        let attachment_memory = memory_of_connection();
         let route = |lane: usize, opened: Option<Result<Box<dyn Provider>, ConnectionFault>>| {
             let opened = opened.and_then(Result::ok);
             // One that cannot be opened refuses at once.
@@ -388,7 +385,7 @@ impl ProviderRoutes {
             let provider = opened.unwrap_or_else(|| Box::new(BrokenConnection(kind)));
             let own = Arc::new(Semaphore::new(self.route_settings.workers[lane].max(1)));
             ProviderRoute {
-                id: Some(Uuid::new_v5(&id, &version)),
+                id: Some(version),
                 connection: Some(id),
                 limiter,
                 worker_limits: Some(WorkerLimits { own, all: self.all_connections[lane].clone() }),

@@ -23,11 +23,10 @@ pub(crate) struct Sendable {
     pub _worker: Option<Arc<WorkerPermit>>,
 }
 
-/// A mail's throttle key, the tenant's connection that carries it, and its pace permit if it was granted early.
+/// A mail's throttle key, and its pace permit if it was granted early.
 #[derive(Debug)]
 pub(crate) struct PendingPermit {
     key: ThrottleKey,
-    connection: Option<Uuid>,
     permit: Option<PacePermit>,
 }
 
@@ -37,14 +36,20 @@ impl PendingPermit {
         self.key.receiver.family
     }
 
-    /// Returns the permit to start. May wait for a moment.
+    /// Returns the permit to start. May wait for a moment. `over`: the tenant's connection that carries the mail; `None`: the platform's
+    /// relay.
     ///
     /// # Errors
     /// [`PaceRefusal`].
-    pub async fn permit(self, pacer: &Pacer, send: &SendAttempt) -> Result<PacePermit, PaceRefusal> {
+    pub async fn permit(
+        self,
+        pacer: &Pacer,
+        over: Option<Uuid>,
+        send: &SendAttempt,
+    ) -> Result<PacePermit, PaceRefusal> {
         match self.permit {
             Some(permit) => Ok(permit),
-            None => pacer.acquire(self.key, self.connection, pace_priority(send), was_attempted(send)).await,
+            None => pacer.acquire(self.key, over, pace_priority(send), was_attempted(send)).await,
         }
     }
 }
@@ -69,7 +74,7 @@ pub(crate) fn throttle_sends(
         let key = ThrottleKey::new(input.tenant_id, &input.sending_domain, domain);
         match pacer.try_acquire(&key, connection, pace_priority(send), was_attempted(send)) {
             Ok(permit) => {
-                going.push(Sendable { pending_permit: Some(PendingPermit { key, connection, permit }), ..sendable });
+                going.push(Sendable { pending_permit: Some(PendingPermit { key, permit }), ..sendable });
             }
             Err(wait) => throttled.push(throttled_change(sendable.due.send, wait, key.receiver.family)),
         }

@@ -61,7 +61,7 @@ impl Delivery {
             return self.record(Change::failed(send, "invalid_address", Answer::default(), None)).await;
         };
         let family = pending_permit.family();
-        match pending_permit.permit(&self.pacer, &send).await {
+        match pending_permit.permit(&self.pacer, route.connection, &send).await {
             Ok(permit) => self.send_message(send, route, &envelope, &signed, permit).await,
             Err(refusal) => self.record(throttling::throttled_change(send, refusal, family)).await,
         }
@@ -95,7 +95,7 @@ impl Delivery {
             message: &signed.message,
         };
         if let Some(limiter) = &route.limiter {
-            // Before it takes a turn of a connection that was disabled, and again when it has waited.
+            // A connection that was disabled has no slots to wait for, …
             if !self.routes.is_current(route).await {
                 return self.record(Change::released(send, SOON)).await;
             }
@@ -103,6 +103,10 @@ impl Delivery {
                 Some(Ok(())) => {}
                 Some(Err(wait)) => return self.record(Change::waiting(send, "paced", wait)).await,
                 None => return self.record(Change::released(send, SOON)).await,
+            }
+            // … and one that was disabled during the wait, which may take a minute, is not dialled.
+            if !self.routes.is_current(route).await {
+                return self.record(Change::released(send, SOON)).await;
             }
         }
         // Held until the result is queued behind it: of the fences that a crash leaves, no more are in doubt than there are connections.

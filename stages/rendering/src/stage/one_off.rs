@@ -16,7 +16,13 @@ pub(super) fn skeletons(inputs: &[Cleared], contents: &BatchContents) -> Result<
         let ready = content.as_ref().filter(|ready| ready.owns_skeleton);
         if let (Some(batch), Some(ready)) = (inputs.get(*input), ready) {
             let body = serde_json::to_value(ready.compiled.skeleton())?;
-            skeletons.push(OwnSkeleton { tenant_id: batch.tenant_id, id: ready.skeleton.clone(), body });
+            skeletons.push(OwnSkeleton {
+                tenant_id: batch.tenant_id,
+                id: ready.skeleton.clone(),
+                body,
+                message_id: batch.batch_id,
+                content_id: batch.kind.is_written().then_some(batch.content_id),
+            });
         }
     }
     Ok(skeletons)

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use runner::StageError;
+use runtime::column;
 use schemas::{Rendered, RenderedRecipient, SkeletonId};
 use serde_json::Value;
 use sqlx::PgConnection;
@@ -61,36 +62,55 @@ pub(super) struct OwnSkeleton {
     pub(super) tenant_id: Uuid,
     pub(super) id: SkeletonId,
     pub(super) body: Value,
+    pub(super) message_id: Uuid,
+    /// What the caller wrote; `None`: it is the message's own for its attachments.
+    pub(super) content_id: Option<Uuid>,
 }
 
-/// Stores new renditions, with the skeletons that only they use. If another worker was first, its rendition replaces the new one.
+/// Stores new renditions, with the skeletons that only they use. If another worker was first, its rendition replaces the new one. What was
+/// erased meanwhile is left out: when its batch comes again, nothing is left to render.
 ///
 /// After a crash of Postgres, lost renditions are made again. Skeletons must not be lost: delivery may already refer to them.
 pub(super) async fn keep(
     db: &mut PgConnection,
-    rendered: &mut [(OwedRecipient, Rendition)],
+    rendered: &mut Vec<(OwedRecipient, Rendition)>,
     skeletons: Vec<OwnSkeleton>,
 ) -> Result<(), StageError> {
     let (tenants, ids) = keys(rendered.iter().map(|(send, _)| send));
     let bodies = rendered.iter().map(|(_, rendition)| rendition.frame()).collect::<Result<Vec<_>, _>>()?;
     let waits_for_disk = if skeletons.is_empty() { "off" } else { "on" };
-    let owners: Vec<Uuid> = skeletons.iter().map(|skeleton| skeleton.tenant_id).collect();
-    let (names, texts): (Vec<String>, Vec<Value>) =
-        skeletons.into_iter().map(|skeleton| (skeleton.id.0, skeleton.body)).unzip();
-    let stored =
-        sqlx::query_file!("queries/keep.sql", &tenants, &ids, &bodies, &owners, &names, &texts, waits_for_disk)
-            .execute(&mut *db)
-            .await?;
+    let own = column(rendered.iter(), |(send, rendition)| {
+        let id = &rendition.head.skeleton;
+        skeletons.iter().any(|own| own.tenant_id == send.tenant_id && own.id == *id).then(|| id.0.clone())
+    });
+    let (owners, messages) = (column(&skeletons, |own| own.tenant_id), column(&skeletons, |own| own.message_id));
+    let (names, contents) = (column(&skeletons, |own| own.id.0.clone()), column(&skeletons, |own| own.content_id));
+    let texts = column(skeletons, |own| own.body);
+    let stored = sqlx::query_file!(
+        "queries/keep.sql",
+        &tenants,
+        &ids,
+        &bodies,
+        &own as &[Option<String>],
+        waits_for_disk,
+        &owners,
+        &names,
+        &texts,
+        &messages,
+        &contents as &[Option<Uuid>],
+    )
+    .execute(&mut *db)
+    .await?;
     if stored.rows_affected() == rendered.len() as u64 {
         return Ok(());
     }
     let sends: Vec<OwedRecipient> = rendered.iter().map(|(send, _)| *send).collect();
     let mut first = load_stored(db, &sends).await?;
-    for (send, rendition) in rendered {
-        if let Some(theirs) = first.remove(&send.send_id.0) {
-            *rendition = theirs;
-        }
-    }
+    let stands = |(send, rendition): &mut (OwedRecipient, Rendition)| {
+        let theirs = first.remove(&send.send_id.0);
+        theirs.map(|theirs| *rendition = theirs).is_some()
+    };
+    rendered.retain_mut(stands);
     Ok(())
 }
 

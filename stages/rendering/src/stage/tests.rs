@@ -786,6 +786,41 @@ async fn a_written_message_that_was_erased_is_not_sent_empty(#[case] kind: Messa
     assert_eq!(world.count(failed).await, 1);
 }
 
+#[rstest]
+#[case::its_content("update contents set subject = '', body_html = '' where tenant_id = $1", MessageKind::OneOff)]
+#[case::its_attachments("delete from message_attachments where tenant_id = $1", MessageKind::Transactional)]
+#[tokio::test]
+async fn mail_that_is_erased_while_it_is_compiled_leaves_nothing(
+    #[case] erases: &'static str,
+    #[case] kind: MessageKind,
+) {
+    let world = World::new().await;
+    let contact = world.contact("Contact", json!({})).await;
+    let batches = [Cleared { kind, ..one_off_message(&world, &[contact]).await }];
+    if kind == MessageKind::Transactional {
+        for statement in [
+            "update contents set kind = 'transactional' where tenant_id = $1",
+            "update requests set kind = 'transactional', options = '{\"has_attachments\": true}' where tenant_id = $1",
+            "update sends set request_id = id where tenant_id = $1",
+        ] {
+            world.run(statement).await;
+        }
+    }
+    let mut erasure = world.pool.begin().await.unwrap();
+    sqlx::query(erases).bind(world.tenant).execute(&mut *erasure).await.unwrap();
+    let waiting = "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+                   where not l.granted and a.datname = current_database() and $1::uuid is not null";
+    let erasing = async {
+        stage_rig::until("the worker to wait for the erasure", async || world.count(waiting).await > 0).await;
+        erasure.commit().await.unwrap();
+    };
+    let (rendered, ()) = tokio::join!(world.render(&batches), erasing);
+    assert!(rendered.is_empty());
+    let stored = "select (select count(*) from skeletons where tenant_id = $1)
+                      + (select count(*) from renditions where tenant_id = $1)";
+    assert_eq!(world.count(stored).await, 0);
+}
+
 /// Attachments and compiled messages of the tenant.
 const STORED: &str = "select (select count(*) from message_attachments where tenant_id = $1)
     + (select count(*) from skeletons where tenant_id = $1)";

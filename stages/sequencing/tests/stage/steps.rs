@@ -2,6 +2,7 @@
 
 use ledger::{
     confirmations::{ConfirmationLink, confirm},
+    merged_mail,
     preferences::ConsentEvidence,
 };
 use rstest::rstest;
@@ -571,4 +572,59 @@ async fn a_mail_step_waits_for_the_consent_that_is_asked_for() {
     db.commit().await.unwrap();
     world.over().await;
     assert_eq!(world.number("select count(*) from sends").await, 4);
+}
+
+#[rstest]
+#[case::that_goes_on(true, false, 1)]
+#[case::that_is_over(false, false, 1)]
+#[case::that_the_survivor_is_in(false, true, 0)]
+#[tokio::test]
+async fn mail_of_a_sequence_that_waits_is_the_survivors_of_a_merge(
+    #[case] goes_on: bool,
+    #[case] survivor_is_in_it: bool,
+    #[case] expected: i64,
+) {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    let (merged, survivor) = (people[0].id, people[1].id);
+    let mail = step("send_email", json!({}));
+    let steps = if goes_on { vec![mail, ("create_task", json!({"title": "Call"}), 60)] } else { vec![mail] };
+    let sequence = world.sequence(&steps).await;
+    if survivor_is_in_it {
+        world.enroll(sequence, &people[1..], 3_600).await;
+    }
+    world.enroll(sequence, &people[..1], 0).await;
+    world.start(&[]).await;
+    until("the mail to be written", async || world.number("select count(*) from sends").await == 1).await;
+    for _ in 0..2 {
+        let mut merge = world.pool().begin().await.unwrap();
+        // As the ingress does: an enrollment that is live goes on with the survivor.
+        sqlx::query("update enrollments set contact_id = $2 where contact_id = $1 and status = 'active'")
+            .bind(merged)
+            .bind(survivor)
+            .execute(&mut *merge)
+            .await
+            .unwrap();
+        merged_mail::transfer_owed(&mut merge, world.tenant.id, (merged, survivor), &[]).await.unwrap();
+        sqlx::query("update sends set state = 'skipped' where contact_id = $1")
+            .bind(merged)
+            .execute(&mut *merge)
+            .await
+            .unwrap();
+        let skip =
+            "update batches b set queued = 0, skipped = 1 from sends s where s.id = b.id and s.state = 'skipped'";
+        sqlx::query(skip).execute(&mut *merge).await.unwrap();
+        merge.commit().await.unwrap();
+    }
+    let owed: i64 = sqlx::query_scalar(
+        "select count(*) from sends s
+         join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
+         join batches b on b.tenant_id = s.tenant_id and b.id = s.id
+         where s.contact_id = $1 and s.state = 'queued' and b.kind = 'sequence' and b.state = 'waiting'",
+    )
+    .bind(survivor)
+    .fetch_one(world.pool())
+    .await
+    .unwrap();
+    assert_eq!(owed, expected);
 }

@@ -1,17 +1,20 @@
-//! Campaign mail that is owed to a contact as it is merged into another one: the contact that is left gets it.
+//! Mail of campaigns and sequences that is owed to a contact as it is merged into another one: the contact that is left gets it.
 //!
 //! It is a new send in a batch of its own, so that nothing that was cleared or rendered for the merged contact leaves as the survivor's. The
-//! merged contact's send stays, and the gate skips it. Mail of sequences is not transferred: an enrollment has one send of each step.
+//! merged contact's send stays, and the gate skips it.
 
 use runtime::column;
-use schemas::SendId;
+use schemas::{SendId, month_of, new_batch_id};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// Locks the campaigns that may owe the contact mail, also those that have yet to write it, and answers which they are. Their audiences are not
-/// written meanwhile. One that a launch with a digest is pinning at this moment is not seen. To be called before the contact is locked, as
+/// written meanwhile. A launch with a digest that pins its audience at this moment is waited for. To be called before the contact is locked, as
 /// everywhere.
 pub async fn lock_owing_campaigns(db: &mut PgConnection, tenant: Uuid, contact: Uuid) -> sqlx::Result<Vec<Uuid>> {
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('pinned audiences ' || $1::uuid::text, 0))", tenant)
+        .fetch_one(&mut *db)
+        .await?;
     // Found first: what a lock waited for, as a launch that is written, shows its sends only to the statements after it.
     sqlx::query_scalar!(
         "with owing as materialized (
@@ -30,8 +33,8 @@ pub async fn lock_owing_campaigns(db: &mut PgConnection, tenant: Uuid, contact: 
     .await
 }
 
-/// Whether mail of these campaigns to the contact is under way at this moment: what comes of it is known within seconds, and if it is put off,
-/// it is owed. The contact is locked, so that no other mail leaves.
+/// Whether mail of these campaigns or of a sequence to the contact is under way at this moment: what comes of it is known within seconds, and
+/// if it is put off, it is owed. The contact is locked, so that no other mail leaves.
 pub async fn is_being_sent(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -46,7 +49,11 @@ pub async fn is_being_sent(
                    where s.tenant_id = $1 and s.campaign_id = c.id and s.contact_id = $2 and s.month = c.month
                    offset 0
                ) s
-               where c.tenant_id = $1 and c.id = any ($3) and s.state = 'fenced') as "is_being_sent!""#,
+               where c.tenant_id = $1 and c.id = any ($3) and s.state = 'fenced')
+           or exists (
+               select from sends s
+               join sequence_sends q on q.tenant_id = $1 and q.send_id = s.id
+               where s.tenant_id = $1 and s.contact_id = $2 and s.campaign_id is null and s.state = 'fenced') as "is_being_sent!""#,
         tenant,
         contact,
         campaigns,
@@ -55,14 +62,16 @@ pub async fn is_being_sent(
     .await
 }
 
-/// Gives the survivor the mail that these campaigns owe the merged contact, unless the survivor is in their audiences itself, or one that was
-/// merged into it before had the mail. Mail in doubt is left: it may have arrived. The campaigns, which [`lock_owing_campaigns`] answered, and both contacts are locked.
+/// Gives the survivor the mail that sequences owe the merged contact, and the mail that these campaigns do, unless the survivor is in their
+/// audiences itself, or one that was merged into it before had the mail. Mail in doubt is left: it may have arrived. The campaigns, which
+/// [`lock_owing_campaigns`] answered, and both contacts are locked, and the enrollments have moved.
 pub async fn transfer_owed(
     db: &mut PgConnection,
     tenant: Uuid,
     (merged, survivor): (Uuid, Uuid),
     campaigns: &[Uuid],
 ) -> sqlx::Result<()> {
+    transfer_steps(&mut *db, tenant, (merged, survivor)).await?;
     if campaigns.is_empty() {
         return Ok(());
     }
@@ -130,6 +139,62 @@ pub async fn transfer_owed(
         tenant,
         &batches,
         &new,
+        survivor,
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}
+
+/// Gives the survivor the mail of sequences that is owed to the merged contact, if its enrollment is the survivor's now, or was over with that
+/// mail and the survivor is and was in no other of the sequence. Not while the ledger is paused after a restore: it may have been sent before.
+async fn transfer_steps(db: &mut PgConnection, tenant: Uuid, (merged, survivor): (Uuid, Uuid)) -> sqlx::Result<()> {
+    let owed = sqlx::query_scalar!(
+        "select s.id from sends s
+         join sequence_sends q on q.tenant_id = $1 and q.send_id = s.id
+         join enrollments e on e.tenant_id = $1 and e.id = q.enrollment_id
+         where s.tenant_id = $1 and s.contact_id = $2 and s.campaign_id is null and s.request_id is null
+           and s.state in ('queued', 'deferred') and s.doubtful = 0
+           and (select held_at from ledger) is null
+           and (e.contact_id = $3
+                or e.contact_id = $2 and e.status = 'completed'
+                   and not exists (
+                       select from (select sequence_id, contact_id from enrollments where tenant_id = $1
+                                    union all select sequence_id, contact_id from past_enrollments where tenant_id = $1) o
+                       where o.sequence_id = e.sequence_id
+                         and o.contact_id in (select $3::uuid union all select id from contacts where tenant_id = $1 and merged_into = $3)))",
+        tenant,
+        merged,
+        survivor,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    if owed.is_empty() {
+        return Ok(());
+    }
+    let new = column(&owed, |_| new_batch_id());
+    // In the bulk lane: it waits for dispatch, which announces it.
+    sqlx::query!(
+        "with wanted as (
+             select * from unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::date[]) as w (send_id, batch_id, new_id, month)
+         ), batch as (
+             insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, state, size, queued)
+             select $1::uuid, w.new_id, w.month, b.kind, 'bulk', b.classification, b.content_id, b.sender_id, 'waiting', 1, 1
+             from wanted w
+             join batches b on b.tenant_id = $1 and b.id = w.batch_id
+         ), step as (
+             insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id, merges)
+             select $1::uuid, w.new_id, q.sequence_id, q.enrollment_id, q.step_id, q.merges + 1
+             from wanted w
+             join sequence_sends q on q.tenant_id = $1 and q.send_id = w.send_id
+         )
+         insert into sends (tenant_id, id, month, contact_id)
+         select $1::uuid, new_id, month, $6::uuid from wanted",
+        tenant,
+        &owed,
+        &column(&owed, |send| SendId(*send).batch()),
+        &new,
+        &column(&new, |batch| month_of(*batch)),
         survivor,
     )
     .execute(db)

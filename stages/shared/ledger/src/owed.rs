@@ -153,7 +153,7 @@ fn warming(
 fn withheld(send: &SendAttempt, due_at: Option<DateTime<Utc>>, eligibility: &BatchEligibility) -> Option<Change> {
     match eligibility.decide() {
         GateDecision::Pass => {}
-        stopped => return Some(Change::decided(send.clone(), stopped)),
+        stopped => return Some(Change::decided(send.clone(), stopped, Utc::now())),
     }
     let deadline = retry_deadline(send.batch.kind);
     let was_due = |at| send.batch.age_at(at) <= deadline.limit() + LAST_ATTEMPT_SLACK;
@@ -212,6 +212,7 @@ async fn find_batches(
             doubtful: row.doubtful[index],
             route: row.routes[index],
             provider: None,
+            provider_before: row.providers[index].clone(),
             metered_on: row.metered_on[index],
             counts: false,
             // Mail that may be repeated has the same bytes in each attempt.

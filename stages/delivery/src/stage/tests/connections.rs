@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use rstest::rstest;
 use runner::{StageError, Sweep};
+use runtime::Vault;
 use schemas::{Lane, MessageKind};
 use stage_rig::until;
 use tokio::sync::Notify;
@@ -16,7 +17,10 @@ use super::{
     super::health::{CheckConnections, RelayPing, ReportHealth},
     world::{Handle, World, row, run},
 };
-use crate::provider::tests::stand_in::{Act, StandIn};
+use crate::provider::{
+    PROVIDER_PURPOSE,
+    tests::stand_in::{Act, StandIn},
+};
 
 fn taken() -> Act {
     Act::Answer(200, "", r#"{"id":"id-1"}"#.to_owned())
@@ -106,6 +110,63 @@ async fn a_message_under_way_follows_a_change_of_connections(#[case] changes: &[
     assert_eq!((first.seen().len(), next.seen().len()), (1, 19));
     assert_eq!(world.states(&batch).await, vec!["sent"; 20]);
     world.assert_counters_are_right().await;
+}
+
+#[rstest]
+#[case::another_name(
+    "update provider_connections set name = 'new', updated_at = clock_timestamp() where tenant_id = $1",
+    true
+)]
+#[case::another_rate(
+    r#"update provider_connections set settings = settings || '{"max_per_second": 4}' where tenant_id = $1"#,
+    false
+)]
+#[case::another_secret("update provider_connections set secret = secret || '\\x00' where tenant_id = $1", false)]
+#[tokio::test]
+async fn another_name_does_not_open_a_connection_again(#[case] change: &'static str, #[case] stays: bool) {
+    let world = World::new().await;
+    world.connection("resend", "127.0.0.1:1").await;
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let stage = world.stage_with(&["--provider-allow-hosts", "127.0.0.1:1"]);
+    let inputs = [batch.rendered];
+    let before = stage.routes.admit(&inputs).await.unwrap().routes.remove(0);
+    world.run(change).await;
+    stage.routes.drop_choices();
+    assert_eq!(stage.routes.is_current(&before).await, stays);
+    let after = stage.routes.admit(&inputs).await.unwrap().routes.remove(0);
+    assert_eq!(Arc::ptr_eq(&before.breaker, &after.breaker), stays);
+    assert_eq!(before.id == after.id, stays);
+}
+
+#[tokio::test]
+async fn mail_that_waited_for_its_slot_dials_no_disabled_connection() {
+    let world = World::new().await;
+    world.connection("smtp", "127.0.0.1:1").await;
+    let relay = format!("{}?tls=none", world.sink.smtp_url());
+    let secret = Vault::new(&world.keys).unwrap().seal(world.tenant, PROVIDER_PURPOSE, relay.as_bytes()).unwrap();
+    run!(
+        &world.pool,
+        r#"update provider_connections set settings = '{"max_per_second": 1}', secret = $2 where tenant_id = $1"#,
+        [world.tenant, secret]
+    );
+    let (_, batch) = world.campaign_batch(&["ann@example.com"]).await;
+    let stage = world.stage();
+    let inputs = [batch.rendered.clone()];
+    let limiter = stage.routes.admit(&inputs).await.unwrap().routes.remove(0).limiter.unwrap();
+    // The next slots are taken: the mail waits for seconds.
+    limiter.wait_for_slot(Lane::Bulk).await.unwrap();
+    assert!((0..2).all(|_| limiter.wait_for_slot(Lane::Bulk).now_or_never().is_none()));
+    let slots = format!("{limiter:?}");
+    let disabling = async {
+        until("the mail to wait for its slot", async || format!("{limiter:?}") != slots).await;
+        world.run("update provider_connections set status = 'disabled' where tenant_id = $1").await;
+        stage.routes.drop_choices();
+    };
+    let batches = [&batch];
+    let (delivered, ()) = tokio::join!(stage.deliver(&batches), disabling);
+    delivered.unwrap();
+    assert_eq!(world.row(batch.send(0)).await, row("queued", None, 0));
+    assert_eq!(world.sink.inbox().stats().connections, 0);
 }
 
 #[tokio::test]

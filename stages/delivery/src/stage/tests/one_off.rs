@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use runtime::Bus;
 use schemas::{messages::Decided, subjects};
 use stage_rig::until;
 use tokio::sync::mpsc;
 
-use super::world::{Handle, World, row};
+use super::{
+    super::attachments::LARGEST_MESSAGE,
+    world::{Handle, World, row},
+};
 use crate::provider::tests::stand_in::{Act, StandIn};
 
 /// Lines of base64, a little over so many bytes.
@@ -35,7 +38,7 @@ async fn a_large_attachment_reaches_every_recipient_whole() {
     let world = World::new().await;
     let notify = subjects::reply("waiter");
     let (bus, mut heard) = listen(&world, &notify).await;
-    // More than fits into the room at once, many times over.
+    // More than may be in memory at once.
     let large = attachment(15 * 1024 * 1024);
     let addresses: Vec<String> = (0..8).map(|number| format!("p{number}@example.com")).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -61,7 +64,7 @@ async fn attachments_of_a_slow_connection_delay_no_others() {
     let slow = StandIn::playing(vec![Act::Hang]).await;
     world.connection("postmark", &slow.host()).await;
     let notify = subjects::reply("waiter");
-    // Two of these would take the memory of all, and the third would wait for it.
+    // Two of these are more than the share of one connection.
     let addresses = ["ann@example.com", "bob@example.com", "eve@example.com"];
     let heavy = world.one_off_batch(&addresses, &attachment(15 * 1024 * 1024), &notify).await;
     world.become_another().await;
@@ -78,6 +81,26 @@ async fn attachments_of_a_slow_connection_delay_no_others() {
     }
     assert_eq!(world.states(&other).await, ["sent"]);
     assert_eq!(slow.seen().len(), 1, "the next waits for its connection's share");
+}
+
+#[tokio::test]
+async fn the_largest_request_counts_whole_and_fits_beside_others() {
+    let mut world = World::new().await;
+    let stage = world.stage_with(&["--provider-allow-hosts", "127.0.0.1:1"]);
+    let mut inputs = Vec::new();
+    for has_connection in [true, true, false] {
+        if has_connection {
+            world.connection("resend", "127.0.0.1:1").await;
+        }
+        inputs.push(world.transactional_batch("ann@example.com").await.rendered);
+        world.become_another().await;
+    }
+    let routes = stage.routes.admit(&inputs).await.unwrap().routes;
+    let memory = &stage.sources.attachments;
+    let reserve = |route: usize| memory.reserve_memory(LARGEST_MESSAGE, &routes[route]).now_or_never();
+    let reserved = [0, 1, 2].map(|route| reserve(route).flatten().expect("the largest message fits"));
+    assert!(reserve(0).is_none(), "it takes all of its connection's share");
+    drop(reserved);
 }
 
 #[tokio::test(flavor = "multi_thread")]

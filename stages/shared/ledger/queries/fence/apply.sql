@@ -6,10 +6,10 @@ with asked as (
     select *
     from unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::int2[], $8::text[], $9::text[],
-        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[], $19::int2[], $20::bool[]
+        $10::float8[], $11::int2[], $12::int2[], $13::bool[], $14::text[], $15::uuid[], $17::text[], $18::text[], $19::int2[], $20::bool[], $21::bool[]
     ) with ordinality as u (tenant_id, id, token, from_state, to_state, reason, smtp_code, enhanced_code, response,
             wait_seconds, attempts, doubtful, bounced, event, event_id, provider, provider_message_id,
-            tried, given_back, position)
+            tried, given_back, taken_back, position)
 ), known as (
     -- Since when an outcome is unknown. The batch is locked: nothing moves the send meanwhile.
     select a.*, case when a.from_state = 'unknown' then (
@@ -22,7 +22,7 @@ with asked as (
         reason = case when a.to_state = 'deferred' then coalesce(a.reason, s.reason) else a.reason end,
         fence_token = case when a.to_state = 'unknown' then s.fence_token end,
         lease_until = null,
-        -- A send with a fence counts against the quota; one whose first fence is given back does not, and no provider had it.
+        -- A send with a fence counts against the quota; one whose first fence is given back does not.
         fenced_at = case when not a.given_back then s.fenced_at end,
         next_attempt_at = now() + make_interval(secs => a.wait_seconds),
         attempts = s.attempts + a.attempts,
@@ -31,7 +31,9 @@ with asked as (
         smtp_code = coalesce(a.smtp_code, s.smtp_code),
         enhanced_code = case when a.smtp_code is null then s.enhanced_code else a.enhanced_code end,
         response = coalesce(a.response, s.response),
-        provider = case when not a.given_back then coalesce(a.provider, s.provider) end,
+        -- The one by which a reported delivery was counted stays. No other had what is taken back.
+        provider = case when s.delivered_at is not null then s.provider when a.taken_back then a.provider
+                        else coalesce(a.provider, s.provider) end,
         provider_message_id = coalesce(a.provider_message_id, s.provider_message_id),
         -- One that bounced before has been counted.
         bounced_at = case when a.bounced then coalesce(s.bounced_at, now()) else s.bounced_at end

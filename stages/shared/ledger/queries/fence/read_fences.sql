@@ -6,7 +6,7 @@ select b.id as "id!", b.kind as "kind!: MessageKind", b.classification as "class
        case when c.closes_at <= clock_timestamp() then c.on_miss end as "missed?: OnMiss",
        t.status = 'active' as "tenant_active!", t.paused_at is not null as "tenant_paused!", d.status as "domain_status!: DomainStatus", s.status = 'active' as "sender_active!",
        t.frequency_cap_messages is not null as "has_cap!", c.urgency as "urgency?", t.quiet_from as "quiet_from?", t.quiet_to as "quiet_to?", t.quiet_for as "quiet_for?", t.timezone as "timezone!",
-       a.id as "topic_id?", coalesce(r.options ? 'asks_to_confirm', false) as "asks_to_confirm!", l.monthly as "monthly?", l.daily as "daily?", (now() at time zone 'utc')::date as "today!",
+       a.id as "topic_id?", coalesce(r.options ? 'asks_to_confirm', false) as "asks_to_confirm!", l.monthly as "monthly?", l.daily as "daily?", now() as "read_at!",
        e.contact_id as "contact_id?", coalesce(e.contact_active, false) as "contact_active!", coalesce(e.marketing_status, '') as "marketing_status!",
        coalesce(e.hard_bounced, false) as "hard_bounced!", coalesce(e.complained, false) as "complained!",
        coalesce(e.unsubscribed, false) as "unsubscribed!", coalesce(e.invalid, false) as "invalid!",

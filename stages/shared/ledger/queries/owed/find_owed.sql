@@ -11,7 +11,7 @@ select b.tenant_id as "tenant_id!", b.id as "id!", b.kind as "kind!: MessageKind
        exists (select from fallback_connections p where p.tenant_id = b.tenant_id) as "has_fallback!",
        o.ids as "send_ids!", o.contacts as "contact_ids!", o.attempts as "attempts!", o.doubtful as "doubtful!", o.deferred as "deferred!",
        o.due_at as "sends_due_at!: Vec<Option<DateTime<Utc>>>", o.metered_on as "metered_on!: Vec<Option<NaiveDate>>",
-       o.routes as "routes!: Vec<Option<Uuid>>"
+       o.routes as "routes!: Vec<Option<Uuid>>", o.providers as "providers!: Vec<Option<String>>"
 from (
     select u.tenant_id, u.batch_id, array_agg(u.send_id) as sends
     from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as u (tenant_id, batch_id, send_id)
@@ -28,10 +28,11 @@ cross join lateral (
            coalesce(array_agg(s.attempts), '{}') as attempts, coalesce(array_agg(s.doubtful), '{}') as doubtful,
            coalesce(array_agg(s.state = 'deferred'), '{}') as deferred,
            coalesce(array_agg(case when s.state = 'deferred' then s.next_attempt_at end), '{}') as due_at,
-           coalesce(array_agg((s.fenced_at at time zone 'utc')::date), '{}') as metered_on, coalesce(array_agg(s.route), '{}') as routes
+           coalesce(array_agg((s.fenced_at at time zone 'utc')::date), '{}') as metered_on, coalesce(array_agg(s.route), '{}') as routes,
+           coalesce(array_agg(s.provider), '{}') as providers
     from unnest(u.sends) as k (id)
     cross join lateral (
-        select s.id, s.contact_id, s.attempts, s.doubtful, s.state, s.next_attempt_at, s.fenced_at, s.route
+        select s.id, s.contact_id, s.attempts, s.doubtful, s.state, s.next_attempt_at, s.fenced_at, s.route, s.provider
         from sends s
         where s.tenant_id = u.tenant_id and s.id = k.id and s.month = $4
           and (s.state = 'queued' or s.state = 'deferred' and s.next_attempt_at <= now())

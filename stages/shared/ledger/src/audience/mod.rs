@@ -7,7 +7,7 @@ mod split;
 
 pub use count::{AudienceCount, AudienceMembers, CountedCampaign, WaitFacts, count, count_for};
 pub use lookup::{includes, some};
-pub use pin::{pin, pin_list, pinned_includes, unpin};
+pub use pin::{pin, pin_list, pin_locked, pinned_includes, unpin};
 pub use split::{Split, VARIANT_NAMES};
 
 use uuid::Uuid;

@@ -13,11 +13,32 @@ use segments::SegmentError;
 /// Contacts in a row of `launch_audiences`, which are written to `sends` together: in a tenth of a second.
 const PART: i64 = 20_000;
 
-/// Stores the current members of the audience. Works in either role, inside a transaction.
+/// Stores the current members of the audience of a campaign that is being launched. Works in either role, inside a transaction.
 ///
 /// # Errors
 /// A segment that cannot be evaluated; nothing is stored then.
 pub async fn pin(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    selector: &AudienceSelector,
+    campaign: Uuid,
+) -> Result<AudienceMembers, SegmentError> {
+    // A merge does not see that the campaign may owe mail: it waits for the launch, or this for the merge ([`crate::merged_mail`]). Launches do
+    // not wait for each other, unless a merge waits between them, a second at most; merges of a tenant take turns.
+    sqlx::query!(
+        "select pg_advisory_xact_lock_shared(hashtextextended('pinned audiences ' || $1::uuid::text, 0))",
+        tenant,
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    pin_locked(db, tenant, selector, campaign).await
+}
+
+/// As [`pin`], for a campaign that is launched and locked: a merge waits for that lock.
+///
+/// # Errors
+/// A segment that cannot be evaluated; nothing is stored then.
+pub async fn pin_locked(
     db: &mut PgConnection,
     tenant: Uuid,
     selector: &AudienceSelector,

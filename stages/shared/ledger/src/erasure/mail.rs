@@ -70,8 +70,8 @@ impl Erasure {
         if messages.is_empty() {
             return Ok(());
         }
-        sqlx::query!(
-            "with own as (
+        let erased = sqlx::query_scalar!(
+            r#"with own as materialized (
                  select m.id, m.content_id from messages m
                  where m.tenant_id = $1 and m.id = any ($2)
                    and (m.rendered_for = $3
@@ -83,15 +83,24 @@ impl Erasure {
                  from own where r.tenant_id = $1 and r.id = own.id and r.options is not null
              ), attachment as (
                  delete from message_attachments a using own where a.tenant_id = $1 and a.message_id = own.id
-             ), skeleton as (
-                 delete from skeletons s using own where s.tenant_id = $1 and s.id = 'message-' || replace(own.id::text, '-', '')
+             ), emptied as materialized (
+                 select empty_contents($1, array(select content_id from own))
              )
-             select empty_contents($1, array(select content_id from own))",
+             select id as "id!" from own where (select count(*) from emptied) >= 0"#,
             self.tenant_id,
             messages,
             self.contact_id,
         )
-        .fetch_all(db)
+        .fetch_all(&mut *db)
+        .await?;
+        // Later than the contents: a worker that stores what it compiled from one holds its row, and this statement sees what it stored.
+        sqlx::query!(
+            "delete from skeletons s using unnest($2::uuid[]) as w (id)
+             where s.tenant_id = $1 and s.id = 'message-' || replace(w.id::text, '-', '')",
+            self.tenant_id,
+            &erased,
+        )
+        .execute(db)
         .await
         .map(drop)
     }

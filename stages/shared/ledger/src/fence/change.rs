@@ -103,6 +103,8 @@ pub struct SendAttempt {
     pub route: Option<Uuid>,
     /// The kind of this attempt's provider route; `None` until it is chosen.
     pub provider: Option<&'static str>,
+    /// The kind of the route of the attempt before, if there was one: it stands if nothing leaves in this one.
+    pub provider_before: Option<String>,
     /// The UTC day of its last fence, and of the first the day it counts on against the quota. `None`: it does not count (yet).
     pub metered_on: Option<NaiveDate>,
     /// The fence of this attempt is the one that counts: it is given back if nothing left.
@@ -326,8 +328,8 @@ impl Change {
         .or_in_doubt()
     }
 
-    /// What the decision of the gate makes of it.
-    pub(crate) fn decided(send: SendAttempt, decision: GateDecision) -> Self {
+    /// What the decision of the gate at this time makes of it.
+    pub(crate) fn decided(send: SendAttempt, decision: GateDecision, now: DateTime<Utc>) -> Self {
         // Stays as it is; its batch is announced at another time.
         let unchanged = |send: SendAttempt, announce| {
             let state = send.state;
@@ -344,7 +346,7 @@ impl Change {
                 let wait = match hold {
                     Hold::FrequencyCap => CAP_WAIT,
                     Hold::QuietHours { until } | Hold::MoreUrgent { until } => {
-                        (until - Utc::now()).to_std().unwrap_or_default()
+                        (until - now).to_std().unwrap_or_default()
                     }
                 };
                 Self::waiting(send, hold.as_str(), wait)
@@ -373,9 +375,19 @@ impl Change {
     pub fn metered(&self) -> i64 {
         match (self.from, self.to) {
             (_, SendState::Fenced) if self.send.metered_on.is_none() => 1,
-            (SendState::Fenced, SendState::Queued) if self.send.counts && !self.doubted => -1,
+            _ if self.is_taken_back() && self.send.counts => -1,
             _ => 0,
         }
+    }
+
+    /// True if it takes a fence back: certainly nothing of the mail has left in this attempt.
+    pub(super) fn is_taken_back(&self) -> bool {
+        (self.from, self.to) == (SendState::Fenced, SendState::Queued) && !self.doubted
+    }
+
+    /// The kind of provider route that the send has had after it; `None`: as before.
+    pub(super) fn provider_after(&self) -> Option<&str> {
+        if self.is_taken_back() { self.send.provider_before.as_deref() } else { self.provider }
     }
 
     /// True if a mail that may have counted against a frequency cap certainly has not left.
@@ -467,6 +479,7 @@ mod tests {
             doubtful,
             route: None,
             provider: None,
+            provider_before: None,
             metered_on: None,
             counts: false,
             due_at: None,
@@ -479,7 +492,7 @@ mod tests {
     #[case::refused(|send| Change::failed(send, "block", Answer::default(), None), SendState::Failed)]
     #[case::too_late(|send| Change::expired(send, "temporary", Answer::default()), SendState::Expired)]
     #[case::suppressed(|send| Change::skipped(send, SkipReason::Suppressed), SendState::Skipped)]
-    #[case::confirmed_by_the_first(|send| Change::decided(send, GateDecision::Cancel), SendState::Cancelled)]
+    #[case::confirmed_by_the_first(|send| Change::decided(send, GateDecision::Cancel, DateTime::UNIX_EPOCH), SendState::Cancelled)]
     fn mail_whose_first_attempt_may_have_arrived_stays_unknown(
         #[case] end: fn(SendAttempt) -> Change,
         #[case] otherwise: SendState,
@@ -517,6 +530,14 @@ mod tests {
         let deferred = |doubtful| Change::deferred(send(doubtful), "temporary", Answer::default(), Duration::ZERO);
         assert_eq!((deferred(0).doubtful_added(), deferred(1).doubtful_added()), (0, 1));
         assert_eq!(Change::waiting(send(1), "paced", Duration::ZERO).doubtful_added(), 0);
+    }
+
+    #[test]
+    fn quiet_hours_end_by_the_clock_that_the_gate_went_by() {
+        let until = DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(8);
+        let waits = GateDecision::Wait(Hold::QuietHours { until });
+        let held = Change::decided(send(0), waits, until - chrono::TimeDelta::hours(1));
+        assert_eq!(held.wait, Some(Duration::from_secs(60 * 60)));
     }
 
     #[test]

@@ -307,10 +307,11 @@ fn gated(
 ) -> Change {
     let send = send.clone();
     let mail = (send.batch.kind, send.batch.classification);
-    let decided = gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility, mail, facts, Utc::now());
+    let now = batch.map_or_else(Utc::now, |batch| batch.read_at);
+    let decided = gate::decide_send(batch.map(|batch| &batch.eligibility), eligibility, mail, facts, now);
     let asked =
         eligibility.filter(|_| decided == GateDecision::Pass && batch.is_some_and(|batch| batch.asks_to_confirm));
-    Change::decided(send, asked.map_or(decided, gate::decide_confirmation))
+    Change::decided(send, asked.map_or(decided, gate::decide_confirmation), now)
 }
 
 /// What a definite answer to a fence makes of a send that the sweep has moved meanwhile. A refusal resolves `unknown`; an acceptance also

@@ -65,7 +65,7 @@ impl Meter {
         let mut meter = Self { today: Utc::now().date_naive(), left: HashMap::new() };
         let mut limited = BTreeSet::new();
         for batch in batches {
-            meter.today = batch.today;
+            meter.today = batch.read_at.date_naive();
             if defaults.limits(batch.monthly, batch.daily) != (None, None) {
                 limited.insert(batch.tenant_id);
             }

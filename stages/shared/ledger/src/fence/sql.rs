@@ -43,8 +43,8 @@ pub(super) struct FenceBatch {
     /// The tenant's own send limits, as set.
     pub monthly: Option<i64>,
     pub daily: Option<i64>,
-    /// The UTC day of this transaction.
-    pub today: NaiveDate,
+    /// When this transaction began, by the database's clock: by it what waits becomes due, and what is fenced counts on a day.
+    pub read_at: DateTime<Utc>,
 }
 
 /// The facts about the batches of these fences and the send limits of their tenants, by batch; and the eligibility of the contacts, by
@@ -75,7 +75,7 @@ pub(super) async fn read_fences(
                 .then(|| Urgency::from_column(row.urgency.as_deref())),
             monthly: row.monthly,
             daily: row.daily,
-            today: row.today,
+            read_at: row.read_at,
         });
     }
     Ok((batches, recipients))
@@ -229,10 +229,11 @@ pub(super) async fn apply(
         &column(changes, |change| change.event) as &[Option<&str>],
         &column(changes, |change| change.event_id()),
         month,
-        &column(changes, |change| change.provider) as &[Option<&str>],
+        &column(changes, |change| change.provider_after()) as &[Option<&str>],
         &column(changes, |change| change.provider_message_id.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.send.tried()) as &[Option<i16>],
-        &column(changes, |change| change.metered() < 0)
+        &column(changes, |change| change.metered() < 0),
+        &column(changes, |change| change.is_taken_back())
     )
     .fetch_all(db)
     .await?;

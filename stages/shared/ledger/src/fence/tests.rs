@@ -155,6 +155,35 @@ async fn a_delivery_reported_before_the_acceptance_counts_once(
     assert_eq!(world.rig.number("select confirmed::int8 from batches").await, confirmed);
 }
 
+#[rstest]
+#[case::accepted_by_a_relay("ses", "smtp")]
+#[case::accepted_by_a_provider("smtp", "ses")]
+#[case::accepted_by_the_same("ses", "ses")]
+#[tokio::test]
+async fn a_delivery_reported_of_a_deferred_attempt_counts_once(
+    #[case] first: &'static str,
+    #[case] next: &'static str,
+    #[values(false, true)] is_accepted: bool,
+) {
+    let world = World::new().await;
+    let mail = world.campaign_mail().await;
+    let fenced = world.fenced(&mail, first).await;
+    world.report(&[world.delivered(&mail)], &[]).await;
+    world.record(Change::deferred(fenced, "temporary", Answer::default(), Duration::ZERO)).await;
+    world.rig.assert_books().await;
+    let repeated = world.fenced(&mail, next).await;
+    world.rig.assert_books().await;
+    let end = if is_accepted {
+        Change::sent(repeated, Answer::default())
+    } else {
+        Change::failed(repeated, "block", Answer::default(), None)
+    };
+    world.record(end.by(next, None)).await;
+    world.report(&[world.delivered(&mail)], &[]).await;
+    world.rig.assert_books().await;
+    assert!(world.rig.number("select delivered::int8 from batches").await <= 1);
+}
+
 #[tokio::test]
 async fn mail_that_waited_through_two_nights_is_still_owed() {
     let world = World::new().await;
@@ -192,6 +221,17 @@ async fn mail_that_was_released_has_had_no_provider() {
     let fenced = world.fenced(&mail, "ses").await;
     world.record(Change::released(fenced, Duration::ZERO).by("ses", None)).await;
     assert_eq!(world.rig.number("select count(*) from sends where state = 'queued' and provider is null").await, 1);
+}
+
+#[tokio::test]
+async fn a_released_attempt_leaves_the_provider_of_the_one_before() {
+    let world = World::new().await;
+    let mail = world.campaign_mail().await;
+    let fenced = world.fenced(&mail, "ses").await;
+    world.record(Change::deferred(fenced, "temporary", Answer::default(), Duration::ZERO).by("ses", None)).await;
+    let repeated = world.fenced(&mail, "smtp").await;
+    world.record(Change::released(repeated, Duration::ZERO).by("smtp", None)).await;
+    assert_eq!(world.rig.number("select count(*) from sends where state = 'queued' and provider = 'ses'").await, 1);
 }
 
 #[tokio::test]

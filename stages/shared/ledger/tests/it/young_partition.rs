@@ -90,7 +90,8 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
         [each("queued", "text"), each("sent", "text"), each("null", "text"), each("null", "int2")].join(", "),
         [each("null", "text"), each("null", "text"), each("null", "float8"), each("0", "int2")].join(", "),
         [each("0", "int2"), each("f", "bool"), each("null", "text"), ids.clone(), month.to_owned()].join(", "),
-        [each("null", "text"), each("null", "text"), each("0", "int2"), each("f", "bool")].join(", "),
+        [each("null", "text"), each("null", "text"), each("0", "int2"), each("f", "bool"), each("f", "bool")]
+            .join(", "),
     ];
     let fence = [
         [keys.clone(), each(&TENANT.to_string(), "uuid")].join(", "),
