@@ -128,7 +128,17 @@ async fn explain_says_why_a_trigger_started_nothing() {
         .execute(&edge.pool)
         .await
         .unwrap();
-    assert_eq!(explained().await, Some((json!("pass"), json!("gap"))));
+    assert_eq!(explained().await, Some((json!("stop"), json!("not_started_gap"))));
+    // It is on its way, started in another way, and its sequence rests: that is what it waits for.
+    let enrolled = client.post("/v1/enrollments", json!({"sequence_id": id, "email": "ann@example.com"})).await;
+    assert_eq!(enrolled.status, 201, "{}", enrolled.body);
+    assert_eq!(explained().await, Some((json!("pass"), json!("not_started_gap"))));
+    for sql in ["update sequences set status = 'paused'", "update enrollments set status = 'paused'"] {
+        sqlx::query(sql).execute(&edge.pool).await.unwrap();
+    }
+    let answer = client.get(&format!("/v1/explain?sequence_id={id}&email=ann%40example.com")).await.body;
+    let found = &answer["explanation"];
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("wait"), &json!("sequence")), "{answer}");
 }
 
 #[tokio::test]

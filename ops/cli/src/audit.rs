@@ -5,7 +5,7 @@ use clap::Subcommand;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::operator::{CommandOutput, list_records};
+use crate::operator::{CommandOutput, list_records, timestamp};
 
 /// What operators did.
 #[derive(Debug, Subcommand)]
@@ -26,7 +26,7 @@ pub struct Filter {
     #[arg(long)]
     actor: Option<String>,
     /// Since then only, such as 2026-03-01T00:00:00Z.
-    #[arg(long)]
+    #[arg(long, value_parser = timestamp)]
     since: Option<DateTime<Utc>>,
     /// At most this many.
     #[arg(long, default_value_t = 50)]

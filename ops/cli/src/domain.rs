@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
-use schemas::DomainStatus;
+use schemas::{DomainStatus, Environment, address::canonical_domain};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -38,17 +38,16 @@ pub enum DomainCommand {
 #[derive(Debug, clap::Args)]
 pub struct DomainArgs {
     /// The sending domain.
-    domain: String,
-    /// Whose, where several tenants claim it. Without it, the one that has proven it.
+    #[arg(value_parser = domain_name)]
+    pub domain: String,
+    /// Whose, where several tenants claim it. Without it, the one that has proven it in production.
     #[arg(long)]
     tenant: Option<Uuid>,
 }
 
-impl DomainArgs {
-    /// The domain's name as it is stored.
-    pub fn name(&self) -> String {
-        self.domain.trim().to_lowercase()
-    }
+/// The domain's name as it is stored.
+fn domain_name(text: &str) -> Result<String, String> {
+    canonical_domain(text).ok_or_else(|| "a domain name with a dot, not an address".to_owned())
 }
 
 pub async fn run(db: &mut PgConnection, command: DomainCommand) -> anyhow::Result<CommandOutput> {
@@ -81,26 +80,29 @@ async fn list(
 pub struct LockedDomain {
     pub tenant: Uuid,
     pub id: Uuid,
+    environment: Environment,
     status: DomainStatus,
     suspended_from: Option<String>,
     is_proven: bool,
 }
 
-/// Locks the domain: of several claims the one that is proven.
+/// Locks the domain: of several claims the one that is proven. In the sandbox nothing is proven.
 pub async fn lock_domain(db: &mut PgConnection, asked: &DomainArgs) -> anyhow::Result<LockedDomain> {
     let mut found = sqlx::query_as!(
         LockedDomain,
-        r#"select tenant_id as tenant, id, status as "status: DomainStatus", suspended_from,
-                  coalesce(suspended_from, status) in ('verified', 'degraded') as "is_proven!"
+        r#"select tenant_id as tenant, id, environment as "environment: Environment", status as "status: DomainStatus", suspended_from,
+                  coalesce(suspended_from, status) in ('verified', 'degraded') and environment = 'production' as "is_proven!"
            from domains where domain = $1 and ($2::uuid is null or tenant_id = $2) for no key update"#,
-        asked.name(),
+        asked.domain,
         asked.tenant,
     )
     .fetch_all(db)
     .await?;
     if found.len() > 1 {
+        let claim = |claim: &LockedDomain| format!("{} ({}, {})", claim.tenant, claim.environment, claim.status);
+        let claims: Vec<String> = found.iter().map(claim).collect();
         found.retain(|domain| domain.is_proven);
-        ensure!(found.len() == 1, "several tenants claim it: say whose with --tenant");
+        ensure!(found.len() == 1, "several tenants claim it, say whose with --tenant: {}", claims.join(", "));
     }
     found.pop().context("no such domain")
 }
@@ -149,4 +151,15 @@ async fn status_changed(db: &mut PgConnection, domain: &LockedDomain, to: &str) 
 fn answer(asked: &DomainArgs, domain: &LockedDomain, status: &str) -> CommandOutput {
     let record = json!({"domain": asked.domain, "tenant": domain.tenant, "id": domain.id, "status": status});
     CommandOutput::done(record, status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_is_named_as_the_api_stores_it() {
+        assert_eq!(domain_name(" Acme.Example. ").as_deref(), Ok("acme.example"));
+        assert!(domain_name("ann@acme.example").is_err());
+    }
 }

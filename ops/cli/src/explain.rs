@@ -1,9 +1,13 @@
 //! `postrider explain <send>`, `postrider explain <campaign|message|sequence> <email>`: what the API explains, to be read.
 
 use anyhow::Context;
-use ingress::api::explain::{ExplainSubject, Explainer};
+use ingress::{
+    api::explain::{ExplainSubject, Explainer},
+    pipeline::time,
+};
 use ledger::quota::QuotaDefaults;
-use schemas::Address;
+use runtime::StageName;
+use schemas::{Address, SendId};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -15,6 +19,10 @@ use crate::{
     operator::{self, DatabaseArgs},
     table,
 };
+
+/// The stages that every mail passes.
+const MAIL_STAGES: [StageName; 4] =
+    [StageName::Audience, StageName::Compliance, StageName::Rendering, StageName::Delivery];
 
 /// Explains why a contact was mailed, was not mailed, or would not be mailed.
 #[derive(Debug, clap::Args)]
@@ -33,7 +41,7 @@ pub struct ExplainArgs {
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
     let mut db = pool.acquire().await?;
-    let explanation = match &args.email {
+    let mut explanation = match &args.email {
         None => of_send(&mut db, args.id, args.defaults).await?,
         Some(email) => {
             let address = Address::parse(email).context("email")?;
@@ -42,6 +50,7 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
             with_tenant(explain(&mut explainer, about, &address).await?, tenant)
         }
     };
+    add_platform_pauses(&mut db, &mut explanation["explanation"]).await?;
     if invocation::wants_json() {
         println!("{explanation}");
         return Ok(());
@@ -52,21 +61,25 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
 
 /// A send by itself: what became of it, and what its gates say now.
 async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyhow::Result<Value> {
-    let tenant = find_tenant::of_send(db, id)
-        .await?
-        .context("no such send; with an address, name a campaign, message or sequence")?;
+    let tenant = match find_tenant::of_send(db, id).await? {
+        // The request of a one-off message, and of a mail with copies, has the id of the batch.
+        None => tenant_of!(&mut *db, "requests", SendId(id).batch())?,
+        found => found,
+    };
+    let tenant = tenant.context("no such send; with an address, name a campaign, message or sequence")?;
     let mut explainer = Explainer { db, tenant, quota };
     let send = explainer.send(id).await.map_err(operator::refused)?;
     let named = |name: &str| send[name].as_str().and_then(|id| id.parse::<Uuid>().ok());
     let about = named("campaign_id")
         .map(ExplainSubject::Campaign)
         .or_else(|| named("sequence_id").map(ExplainSubject::Sequence))
-        .or_else(|| named("message_id").map(ExplainSubject::Message));
+        .or_else(|| named("message_id").map(ExplainSubject::Message))
+        .unwrap_or(ExplainSubject::Transactional(id));
     let address = send["email"].as_str().and_then(|email| Address::parse(email).ok());
-    let mut explanation = match (about, address) {
-        (Some(about), Some(address)) => explain(&mut explainer, about, &address).await?,
-        // A transactional mail has no audience and no campaign: what became of it is all there is.
-        _ => {
+    let mut explanation = match address {
+        Some(address) => explain(&mut explainer, about, &address).await?,
+        // The recipient is erased: no gate decides any more.
+        None => {
             json!({"ok": true, "explanation": {"about": {"kind": "send", "id": id}, "email": send["email"], "verdict": null,
                     "decided_by": null, "gates": []}})
         }
@@ -77,6 +90,39 @@ async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyho
 
 async fn explain(explainer: &mut Explainer<'_>, about: ExplainSubject, address: &Address) -> anyhow::Result<Value> {
     Ok(json!({"ok": true, "explanation": explainer.explain(about, address).await.map_err(operator::refused)?}))
+}
+
+/// Adds the pauses of the platform to the gates: paused stages that the mail passes, and a held ledger. They are for operators: the API does
+/// not name them.
+async fn add_platform_pauses(db: &mut PgConnection, explanation: &mut Value) -> sqlx::Result<()> {
+    let is_step = explanation["about"]["kind"] == "sequence";
+    let stages = MAIL_STAGES.into_iter().chain(is_step.then_some(StageName::Sequencing));
+    let stages: Vec<&str> = stages.map(StageName::as_str).collect();
+    let rows = sqlx::query!(
+        r#"select 'ledger' as "gate!", 'held' as "detail!", l.held_reason as "reason?", l.held_at as "at!"
+           from ledger l where l.held_at is not null
+           union all
+           select 'stage', p.stage || ' paused', p.reason, p.paused_at from stage_pauses p where p.stage = any ($1)
+           order by 1, 4"#,
+        stages.as_slice() as _,
+    )
+    .fetch_all(db)
+    .await?;
+    for row in rows {
+        let detail = match row.reason {
+            Some(reason) => format!("{}: {reason}", row.detail),
+            None => row.detail,
+        };
+        let gate = json!({"gate": row.gate, "verdict": "wait", "detail": detail, "row": null, "at": time(row.at)});
+        if explanation["verdict"] == "pass" {
+            explanation["verdict"] = json!("wait");
+            explanation["decided_by"] = json!(row.gate);
+        }
+        if let Some(gates) = explanation["gates"].as_array_mut() {
+            gates.push(gate);
+        }
+    }
+    Ok(())
 }
 
 fn with_tenant(mut explanation: Value, tenant: Uuid) -> Value {
@@ -114,6 +160,11 @@ fn print(explanation: &Value) {
         return;
     }
     println!("\nsend {}: {}, attempts {}", text(&send["send_id"]), text(&send["state"]), send["attempt_count"]);
+    for (label, name) in [("scheduled for", "scheduled_at"), ("next attempt at", "next_attempt_at")] {
+        if let Some(at) = send[name].as_str() {
+            println!("{label} {at}");
+        }
+    }
     let steps: Vec<Value> = send["timeline"].as_array().into_iter().flatten().map(step).collect();
     print!("{}", table::render(&steps, &["at", "type", "detail"], table::width()));
 }

@@ -1,6 +1,6 @@
 //! `postrider key issue|list|rotate|revoke`: a key is shown once, its hash is kept.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::Subcommand;
 use ingress::api::keys::{self, NewKey, OVERLAP_HOURS, OVERLAP_HOURS_MAX};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     invocation::audit,
-    operator::{CommandOutput, list_records},
+    operator::{CommandOutput, list_records, timestamp},
     table,
 };
 
@@ -55,7 +55,7 @@ pub struct Issue {
     #[arg(long)]
     label: Option<String>,
     /// When it ends, RFC 3339.
-    #[arg(long)]
+    #[arg(long, value_parser = expiry)]
     expires: Option<DateTime<Utc>>,
 }
 
@@ -65,6 +65,15 @@ pub fn product(text: &str) -> Result<String, String> {
 
 pub fn environment(text: &str) -> Result<Environment, String> {
     Environment::parse(text).ok_or_else(|| "production or sandbox".to_owned())
+}
+
+/// A time that is still to come.
+pub fn expiry(text: &str) -> Result<DateTime<Utc>, String> {
+    let at = timestamp(text)?;
+    if at <= Utc::now() {
+        return Err("a time that is still to come".to_owned());
+    }
+    Ok(at)
 }
 
 pub async fn run(db: &mut PgConnection, command: KeyCommand) -> anyhow::Result<CommandOutput> {
@@ -86,8 +95,29 @@ fn scopes(asked: &[String]) -> anyhow::Result<Vec<String>> {
     }
 }
 
+/// Refuses a key for a tenant that it could never reach: of another environment, or not linked to the product.
+async fn check_tenant(db: &mut PgConnection, wanted: &Issue, tenant: Uuid) -> anyhow::Result<()> {
+    let found = sqlx::query!(
+        r#"select t.environment as "environment: Environment",
+                  exists (select from tenant_links l where l.tenant_id = t.id and l.product = $2) as "is_linked!"
+           from tenants t where t.id = $1"#,
+        tenant,
+        wanted.product,
+    )
+    .fetch_optional(db)
+    .await?
+    .context("no such tenant")?;
+    let (of_tenant, of_key) = (found.environment, wanted.environment);
+    ensure!(of_tenant == of_key, "the tenant belongs to {of_tenant}, the key to {of_key}");
+    ensure!(found.is_linked, "the tenant is not linked to {}: postrider tenant link", wanted.product);
+    Ok(())
+}
+
 async fn issue(db: &mut PgConnection, wanted: &Issue) -> anyhow::Result<CommandOutput> {
     let scopes = scopes(&wanted.scopes)?;
+    if let Some(tenant) = wanted.tenant {
+        check_tenant(db, wanted, tenant).await?;
+    }
     let text = key::generate(&wanted.product, wanted.environment);
     let new = NewKey {
         key: &text,

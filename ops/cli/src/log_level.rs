@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use clap::builder::PossibleValuesParser;
 use futures::StreamExt;
-use runtime::Bus;
+use runtime::{Bus, StageName};
 use schemas::{Control, ControlAnswer, subjects};
 use serde_json::{Value, json};
 
@@ -28,11 +29,15 @@ pub struct LogLevelArgs {
     #[arg(long, conflicts_with = "filter")]
     reset: bool,
     /// Only processes of this name (`all`, `ingress`), or that run this stage.
-    #[arg(long)]
+    #[arg(long, value_parser = process_names())]
     process: Option<String>,
     /// For so long; then the filter of the settings again. Without: until it is changed.
     #[arg(long = "for", value_parser = humantime::parse_duration, value_name = "DURATION", conflicts_with = "reset")]
     for_long: Option<Duration>,
+}
+
+fn process_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(["all", "ingress"].into_iter().chain(StageName::NAMES.iter().copied()))
 }
 
 pub async fn run(args: LogLevelArgs) -> anyhow::Result<()> {

@@ -239,6 +239,45 @@ mod tests {
     }
 
     #[test]
+    fn what_could_never_work_is_refused_with_the_form_it_must_have() {
+        const TENANT: &str = "0198c0de-0000-7000-8000-000000000001";
+        const LATER: &str = "2999-01-01T00:00:00Z";
+        let link = |product: &str, id: &str| {
+            format!("tenant\tlink\t--product\t{product}\t--product-tenant-id\t{id}\t--email\towner@acme.example")
+        };
+        let issue = |expires: &str| format!("key\tissue\t--product\tacme\t--expires\t{expires}");
+        let approve = |issuer: &str, expires: &str| {
+            let name = "--subject\tann\t--client\tassistant";
+            format!("mcp\tapprove\t--tenant\t{TENANT}\t--issuer\t{issuer}\t{name}\t--expires\t{expires}")
+        };
+        for (command, form) in [
+            (link("acme", "t 1"), None),
+            (link("D", "t1"), Some("2 to 32 of a-z")),
+            (link("Has Space", "t1"), Some("2 to 32 of a-z")),
+            (link("acme", ""), Some("1 to 255 characters")),
+            (link("acme", "t\u{7}"), Some("1 to 255 characters")),
+            (link("acme", &"t".repeat(300)), Some("1 to 255 characters")),
+            (issue(LATER), None),
+            (issue("2999-01-01"), Some("RFC 3339")),
+            (issue("2020-01-01T00:00:00Z"), Some("still to come")),
+            ("audit\tlist\t--since\t2027-01-01".to_owned(), Some("RFC 3339")),
+            ("rescore\t--since\t2027-01-01".to_owned(), Some("RFC 3339")),
+            (approve("https://id.example.com", LATER), None),
+            (approve("https://id.example.com", "2020-01-01T00:00:00Z"), Some("still to come")),
+            (approve("notaurl", LATER), Some("a URL")),
+            ("log-level\twarn\t--process\twebhooks".to_owned(), None),
+            ("log-level\twarn\t--process\tnobody".to_owned(), Some("possible values: all, ingress")),
+        ] {
+            let words = std::iter::once("postrider").chain(command.split('\t'));
+            let refused = Cli::try_parse_from(words).map_err(|error| error.to_string()).err();
+            match form {
+                Some(form) => assert!(refused.is_some_and(|refused| refused.contains(form)), "{command}"),
+                None => assert_eq!(refused, None, "{command}"),
+            }
+        }
+    }
+
+    #[test]
     fn a_reason_is_given_before_or_after_the_command() {
         let command = ["requeue", "send", "0198c0de-0000-7000-8000-000000000001", "--unknown-as", "sent"];
         let reason = ["--reason", "the relay's log has it"];

@@ -6,10 +6,12 @@ use clap::Subcommand;
 use schemas::new_id;
 use serde_json::json;
 use sqlx::PgConnection;
+use url::Url;
 use uuid::Uuid;
 
 use crate::{
     invocation::audit,
+    key::expiry,
     operator::{CommandOutput, list_records},
 };
 
@@ -59,7 +61,7 @@ pub struct Approve {
     #[arg(long)]
     tenant: Uuid,
     /// The authorization server, exactly as its tokens spell it (`iss`).
-    #[arg(long)]
+    #[arg(long, value_parser = issuer)]
     issuer: String,
     /// The user, as the issuer's tokens name it (`sub`).
     #[arg(long)]
@@ -74,8 +76,14 @@ pub struct Approve {
     #[arg(long)]
     label: Option<String>,
     /// When it ends, RFC 3339.
-    #[arg(long)]
+    #[arg(long, value_parser = expiry)]
     expires: Option<DateTime<Utc>>,
+}
+
+/// An issuer as the setting `mcp-issuer` takes it. The text stays as it is: tokens are compared with it letter by letter.
+fn issuer(text: &str) -> Result<String, String> {
+    let is_url = Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host());
+    is_url.then(|| text.to_owned()).ok_or_else(|| "a URL, such as https://id.example.com".to_owned())
 }
 
 pub async fn run(db: &mut PgConnection, command: McpCommand) -> anyhow::Result<CommandOutput> {
@@ -90,13 +98,23 @@ pub async fn run(db: &mut PgConnection, command: McpCommand) -> anyhow::Result<C
 }
 
 async fn approve(db: &mut PgConnection, wanted: &Approve) -> anyhow::Result<CommandOutput> {
-    for (name, text) in [("issuer", &wanted.issuer), ("subject", &wanted.subject), ("client", &wanted.client)] {
+    for (name, text) in [("subject", &wanted.subject), ("client", &wanted.client)] {
         ensure!(!text.trim().is_empty() && !text.chars().any(char::is_control), "{name} must not be empty");
     }
     let environment = sqlx::query_scalar!("select environment from tenants where id = $1", wanted.tenant)
         .fetch_optional(&mut *db)
         .await?
         .context("no such tenant")?;
+    // The unique row is that of an approval that is not revoked: one that has expired is revoked for its renewal.
+    sqlx::query!(
+        "update assistant_approvals set revoked_at = now()
+         where issuer = $1 and subject = $2 and client_id = $3 and revoked_at is null and expires_at <= now()",
+        wanted.issuer,
+        wanted.subject,
+        wanted.client,
+    )
+    .execute(&mut *db)
+    .await?;
     let id = new_id();
     let made = sqlx::query!(
         "insert into assistant_approvals (id, issuer, subject, client_id, tenant_id, environment, may_draft, label, expires_at)

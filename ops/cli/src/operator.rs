@@ -3,6 +3,7 @@
 use std::{io::Read, path::PathBuf, time::Duration};
 
 use anyhow::{Context, anyhow, ensure};
+use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use ingress::ApiError;
@@ -203,6 +204,11 @@ pub fn print(records: &[Value], columns: &[&str]) {
 /// Prints the result of an action: the record as JSON, or the text.
 pub fn print_result(record: &Value, text: &str) {
     println!("{}", if invocation::wants_json() { record.to_string() } else { text.to_owned() });
+}
+
+/// A time, as an option takes it.
+pub fn timestamp(text: &str) -> Result<DateTime<Utc>, String> {
+    text.parse().map_err(|_| "a time as RFC 3339 has it, such as 2027-12-31T00:00:00Z".to_owned())
 }
 
 /// A refusal of the API as text.

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use attribution::Difference;
 use serde_json::{Value, json};
 use sqlx::{Executor, query_file_as};
@@ -28,8 +29,12 @@ pub async fn run(args: RecountArgs) -> anyhow::Result<ExitCode> {
     let mut tx = pool.begin_with("begin isolation level repeatable read read only").await?;
     // A count of everything reads everything once.
     tx.execute("set local enable_nestloop = off").await?;
-    let bar = operator::spinner("counting");
     let tenant = args.tenant;
+    if let Some(tenant) = tenant {
+        let is_known = sqlx::query_scalar!(r#"select exists (select from tenants where id = $1) as "known!""#, tenant);
+        ensure!(is_known.fetch_one(&mut *tx).await?, "no such tenant");
+    }
+    let bar = operator::spinner("counting");
     let mut found = query_file_as!(Difference, "queries/recount_batches.sql", tenant).fetch_all(&mut *tx).await?;
     found.extend(query_file_as!(Difference, "queries/recount_totals.sql", tenant).fetch_all(&mut *tx).await?);
     found.extend(query_file_as!(Difference, "queries/recount_suppressions.sql", tenant).fetch_all(&mut *tx).await?);

@@ -20,7 +20,7 @@ pub struct RescoreArgs {
     #[arg(long)]
     tenant: Option<Uuid>,
     /// Mail made since then only, such as 2026-03-01T00:00:00Z.
-    #[arg(long)]
+    #[arg(long, value_parser = operator::timestamp)]
     since: Option<DateTime<Utc>>,
     /// Says what would change, and changes nothing.
     #[arg(long)]

@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use clap::Subcommand;
 use ingress::{
     api::tenants::{self, ProfileChange, TenantLink},
-    pipeline::json::decode,
+    pipeline::{is_product_tenant_id, json::decode},
 };
 use schemas::{Address, Environment};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::{
     api::argument,
     invocation::{audit, audit_record},
-    key::environment,
+    key::{environment, product},
     operator::{CommandOutput, list_records, refused},
 };
 
@@ -61,14 +61,14 @@ pub struct ProfileArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct Link {
-    /// The product's slug.
-    #[arg(long)]
+    /// The product's slug: 2 to 32 of a–z, 0–9, dashes.
+    #[arg(long, value_parser = product)]
     product: String,
     /// production or sandbox.
     #[arg(long, value_parser = environment, default_value = "production")]
     environment: Environment,
     /// The product's own id of the tenant.
-    #[arg(long)]
+    #[arg(long, value_parser = product_tenant_id)]
     product_tenant_id: String,
     /// The owner's address.
     #[arg(long)]
@@ -79,6 +79,11 @@ pub struct Link {
     /// An engine tenant that stands: this product shares it with those that are linked to it already.
     #[arg(long)]
     engine_tenant_id: Option<Uuid>,
+}
+
+fn product_tenant_id(text: &str) -> Result<String, String> {
+    let is_valid = is_product_tenant_id(text);
+    is_valid.then(|| text.to_owned()).ok_or_else(|| "1 to 255 characters and no control characters".to_owned())
 }
 
 pub async fn run(db: &mut PgConnection, command: TenantCommand) -> anyhow::Result<CommandOutput> {

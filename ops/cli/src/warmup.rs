@@ -53,7 +53,7 @@ async fn set(
         (true, None) => "default plan".to_owned(),
         (true, Some(caps)) => format!("plan {caps:?}"),
     };
-    audit(db, Some(domain.tenant), "warmup.set", format!("{} {plan}", args.name())).await?;
+    audit(db, Some(domain.tenant), "warmup.set", format!("{} {plan}", args.domain)).await?;
     show(db, args).await
 }
 
@@ -61,9 +61,9 @@ async fn show(db: &mut PgConnection, args: &DomainArgs) -> anyhow::Result<Comman
     let domain = lock_domain(db, args).await?;
     let state = warmup::load_state(db, domain.tenant, domain.id).await?;
     Ok(match state.filter(|state| state.is_on) {
-        Some(state) => CommandOutput::Table(days(&args.name(), &state), &["domain", "day", "cap", "used", "status"]),
+        Some(state) => CommandOutput::Table(days(&args.domain, &state), &["domain", "day", "cap", "used", "status"]),
         None => {
-            CommandOutput::Table(vec![json!({"domain": args.name(), "status": "not_warmed_up"})], &["domain", "status"])
+            CommandOutput::Table(vec![json!({"domain": args.domain, "status": "not_warmed_up"})], &["domain", "status"])
         }
     })
 }

@@ -7,7 +7,7 @@ use schemas::{Control, ControlAnswer, subjects};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bus, Notifier, bus::RESUBSCRIBE_PAUSE, runs, telemetry};
+use crate::{Bus, Notifier, bus::RESUBSCRIBE_PAUSE, causes::chain, runs, telemetry};
 
 /// The name of a process, for commands to certain processes.
 #[derive(Debug, Clone)]
@@ -71,17 +71,17 @@ async fn receive_commands(name: ProcessName, bus: Bus, changes: Notifier, shutdo
 }
 
 fn set_log(name: &ProcessName, filter: Option<&str>) -> ControlAnswer {
-    let set = telemetry::set_log_filter(filter.unwrap_or(&name.log));
+    let set = telemetry::set_log_filter(filter.unwrap_or(&name.log)).map_err(|error| chain(&error));
     match &set {
         Ok(before) => tracing::info!(filter = telemetry::log_filter(), before, "the log filter was changed"),
-        Err(error) => tracing::warn!(%error, "a log filter was refused"),
+        Err(error) => tracing::warn!(error, "a log filter was refused"),
     }
     ControlAnswer {
         process: name.process.clone(),
         host: host(),
         pid: std::process::id(),
         filter: telemetry::log_filter(),
-        error: set.err().map(|error| error.to_string()),
+        error: set.err(),
     }
 }
 
@@ -115,8 +115,16 @@ mod tests {
     #[case::another("delivery", Some("ingress"), false)]
     #[case::one_of_its_stages("audience+compliance", Some("compliance"), true)]
     #[case::all_runs_every_stage("all", Some("webhooks"), true)]
+    #[case::all_runs_what_there_is("all", Some("nobody"), false)]
     fn a_command_is_for_those_it_names(#[case] process: &str, #[case] wanted: Option<&str>, #[case] expected: bool) {
         let name = ProcessName { process: process.to_owned(), log: "info".to_owned() };
         assert_eq!(name.answers_to(wanted), expected);
+    }
+
+    #[test]
+    fn a_refused_filter_is_answered_with_its_fault() {
+        let name = ProcessName { process: "all".to_owned(), log: "info".to_owned() };
+        let error = set_log(&name, Some("=nonsense=")).error;
+        assert!(error.as_deref().is_some_and(|error| error.starts_with("log filter: ")), "{error:?}");
     }
 }

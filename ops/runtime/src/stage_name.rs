@@ -31,5 +31,5 @@ pub(crate) fn parts() -> impl Iterator<Item = &'static str> {
 /// True if a process of this name (`all`, `ingress`, stages joined by `+`) runs this part.
 #[must_use]
 pub fn runs(process: &str, part: &str) -> bool {
-    process == "all" || process.split('+').any(|named| named == part)
+    process == "all" && parts().any(|known| known == part) || process.split('+').any(|named| named == part)
 }

@@ -21,7 +21,7 @@ set status = case
     steps_today = case when e.steps_day = (now() at time zone 'UTC')::date then e.steps_today else 0 end + w.took_step::integer,
     steps_day = (now() at time zone 'UTC')::date,
     ended_at = case when w.next_action_at is null then clock_timestamp() end,
-    updated_at = now()
+    updated_at = clock_timestamp()
 from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::timestamptz[], $7::smallint[], $8::text[],
             $9::uuid[], $10::bool[], $11::bool[], $12::text[])
     as w (tenant_id, id, status, exit_reason, next_step, next_action_at, attempts, last_error, claim_token, opted_out, took_step,

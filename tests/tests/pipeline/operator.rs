@@ -11,6 +11,13 @@ use uuid::Uuid;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// What a command said that was refused.
+fn refusal(rig: &Rig, args: &[&str]) -> String {
+    let output = std::process::Command::new(process::binary()).args(args).envs(rig.operator_env()).output().unwrap();
+    assert!(!output.status.success(), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
     let mut rig = Rig::shared().await;
@@ -30,10 +37,9 @@ async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
     let rotate = ["key", "--json", "rotate", id, "--overlap-hours", "1"];
     let replaced = &lines(&process::run(&rotate, &rig.operator_env()))[0];
     assert_eq!(replaced.get("expires_at"), Some(&Value::Null), "{replaced}");
-    let again = std::process::Command::new(process::binary()).args(rotate).envs(rig.operator_env()).output().unwrap();
-    let refused = String::from_utf8(again.stderr).unwrap();
+    let refused = refusal(&rig, &rotate);
     let replaced_by = format!("replaced by {}", replaced["key_id"].as_str().unwrap());
-    assert!(!again.status.success() && refused.contains(&replaced_by), "{refused}");
+    assert!(refused.contains(&replaced_by), "{refused}");
     let key = replaced["key"].as_str().unwrap();
     let successor = Client::new(&rig.base_url, "demo", "production", key, "demo-tenant");
     for caller in [&client, &successor] {
@@ -45,6 +51,83 @@ async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
         (answer.status.as_u16() == 401 && answer.error() == "invalid_api_key").then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_could_never_reach_its_tenant_is_refused() {
+    let rig = Rig::shared().await;
+    let (tenant, unknown) = (rig.engine_tenant_id.to_string(), Uuid::nil().to_string());
+    for (product, environment, tenant, reason) in [
+        ("demo", "production", &unknown, "no such tenant"),
+        ("demo", "sandbox", &tenant, "the tenant belongs to production, the key to sandbox"),
+        ("other", "production", &tenant, "the tenant is not linked to other"),
+    ] {
+        let args = ["key", "issue", "--product", product, "--environment", environment, "--tenant", tenant];
+        let refused = refusal(&rig, &args);
+        assert!(refused.contains(reason), "{refused}");
+    }
+    process::run(&["key", "issue", "--product", "demo", "--tenant", &tenant], &rig.operator_env());
+    let refused = refusal(&rig, &["recount", "--tenant", &unknown]);
+    assert!(refused.contains("no such tenant"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_approval_is_renewed_and_a_live_one_is_not() {
+    let rig = Rig::shared().await;
+    let tenant = rig.engine_tenant_id.to_string();
+    let user = ["--issuer", "https://id.example.com", "--subject", "ann", "--client", "assistant"];
+    let approve = [&["mcp", "--json", "approve", "--tenant", &tenant][..], &user].concat();
+    process::run(&approve, &rig.operator_env());
+    let refused = refusal(&rig, &approve);
+    assert!(refused.contains("approved already"), "{refused}");
+    sqlx::query("update assistant_approvals set expires_at = now()").execute(&rig.pool).await.unwrap();
+    let renewed = &lines(&process::run(&approve, &rig.operator_env()))[0];
+    let live: Vec<Uuid> = sqlx::query_scalar("select id from assistant_approvals where revoked_at is null")
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(json!(live), json!([renewed["approval_id"]]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_of_its_own_is_explained_with_what_it_waits_for() {
+    let mut rig = Rig::shared().await;
+    rig.start("ingress", &["ingress"]).await;
+    let env = rig.operator_env();
+    let due = (chrono::Utc::now() + chrono::TimeDelta::days(7)).to_rfc3339();
+    let template = rig.transactional_template().await;
+    let accepted = async |body: Value| rig.client.post("/v1/transactional", body).await.expect(202);
+    let prompt = accepted(json!({"template_id": template, "email": "ann@example.com"})).await;
+    let body = json!({"template_id": template, "email": "bob@example.com", "scheduled_at": due});
+    let scheduled = accepted(body).await;
+    let body = json!({
+        "sender_id": rig.sender_id, "to": [{"email": "cid@example.com"}], "subject": "Hello", "html": "<p>Hello</p>",
+        "message_class": "business", "scheduled_at": due,
+    });
+    let message = rig.client.post("/v1/messages", body).await.expect(202);
+    let (prompt, scheduled) = (prompt["send_id"].as_str().unwrap(), scheduled["send_id"].as_str().unwrap());
+    let one_off = message["recipients"][0]["send_id"].as_str().unwrap();
+    let explain = |send: &str| lines(&process::run(&["--json", "explain", send], &env))[0]["explanation"].clone();
+    let decided = |send: &str| {
+        let found = explain(send);
+        (found["verdict"].clone(), found["decided_by"].clone())
+    };
+    assert_eq!(decided(prompt), (json!("pass"), Value::Null));
+    for send in [scheduled, one_off] {
+        assert_eq!(decided(send), (json!("wait"), json!("message")));
+        let text = process::run(&["explain", send], &env);
+        assert!(text.contains("scheduled for "), "{text}");
+    }
+    process::run(&["pause", "stage", "delivery", "--reason", "the relay is moved"], &env);
+    assert_eq!(decided(prompt), (json!("wait"), json!("stage")));
+    let detail = "delivery paused: the relay is moved";
+    let found = explain(prompt);
+    assert!(found["gates"].as_array().unwrap().iter().any(|gate| gate["detail"] == detail), "{found}");
+    process::run(&["resume", "stage", "delivery"], &env);
+    sqlx::query("update ledger set held_at = now(), held_reason = 'restored'").execute(&rig.pool).await.unwrap();
+    assert_eq!(decided(prompt), (json!("wait"), json!("ledger")));
+    process::run(&["pause", "tenant", &rig.engine_tenant_id.to_string()], &env);
+    assert_eq!(decided(prompt), (json!("wait"), json!("tenant")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,13 +313,14 @@ async fn a_tenant_is_set_and_shared_and_its_domain_is_suspended_and_released() {
     let domain = async || rig.client.get("/v1/domains", &[]).await.expect(200)["domains"][0].clone();
     let before = domain().await;
     let (name, id) = (before["domain"].as_str().unwrap().to_owned(), before["domain_id"].as_str().unwrap().to_owned());
-    assert_eq!(run(&["domain", "--json", "suspend", &name, "--tenant", &tenant])[0]["status"], json!("suspended"));
+    // The sandbox tenant claims the name, too: the one that has proven it is meant.
+    assert_eq!(run(&["domain", "--json", "suspend", &format!("{name}.")])[0]["status"], json!("suspended"));
     assert_eq!(domain().await["status"], json!("suspended"));
     let sender = rig.client.get(&format!("/v1/senders/{}", rig.sender_id), &[]).await.expect(200);
     assert_eq!(sender["sender"]["status"], json!("pending_domain"));
     let refused = rig.client.delete(&format!("/v1/domains/{id}"), json!({})).await;
     assert_eq!((refused.status.as_u16(), refused.error()), (409, "domain_suspended"));
-    assert_eq!(run(&["domain", "--json", "release", &name, "--tenant", &tenant])[0]["status"], before["status"]);
+    assert_eq!(run(&["domain", "--json", "release", &name])[0]["status"], before["status"]);
     let told = "select count(*) from notices where type = 'domain.status_changed'";
     let told: i64 = sqlx::query_scalar(told).fetch_one(&rig.pool).await.unwrap();
     assert_eq!(told, 2);

@@ -218,6 +218,12 @@ async fn a_campaign_an_operator_pauses_rests_as_if_its_owner_had_and_its_owner_i
     let paused = &run(&rig, &["pause", "campaign", &campaign.to_string(), "--reason", "wrong list"])[0];
     let answered = now(&rig).await;
     assert_eq!(paused["was_paused"], json!(false), "{paused}");
+    // A repeated pause does not replace the reason of the first.
+    run(&rig, &["pause", "campaign", &campaign.to_string(), "--reason", "again"]);
+    let listed = run(&rig, &["pause", "list"]);
+    let line = listed.iter().find(|line| line["which"] == json!(campaign)).unwrap();
+    assert_eq!(line["reason"], "wrong list", "{line}");
+    assert!(line["by"].as_str().is_some_and(|operator| operator.starts_with("cli:")), "{line}");
     let seen = rig.client.get(&format!("/v1/campaigns/{campaign}"), &[]).await.expect(200);
     assert_eq!((&seen["campaign"]["paused"], &seen["campaign"]["pause_reason"]), (&json!(true), &json!("requested")));
     let notice: Value =

@@ -10,7 +10,7 @@ use schemas::{CampaignStatus, Classification, EnrollmentStatus, MessageKind, OnM
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::store::{ContactRow, ExplainedSender, HeldBatch, MessageRow, OccurrenceRow, SuppressionRow};
+use super::store::{ContactRow, ExplainedSender, HeldBatch, OccurrenceRow, SuppressionRow};
 use crate::{
     api::{
         campaigns::rows::CampaignRow, enrollments::store::EnrollmentRow, sends::SendRow, sequences::store::SequenceRow,
@@ -116,20 +116,25 @@ pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) ->
     Gate::new("audience", stop_if(!is_recipient), detail).row("message", message, Some(at))
 }
 
-/// What became of the newest occurrence of a sequence's trigger for the contact. One that started nothing says why; whether the contact is
-/// on its way all the same, its enrollment says.
-pub(super) fn trigger(row: &OccurrenceRow) -> Gate {
-    let decision = if row.outcome.is_some() { Decision::Pass } else { Decision::Wait };
-    let gate = Gate::new("trigger", decision, row.outcome.as_deref().unwrap_or("is_not_decided"));
-    Gate { at: Some(row.noted_at).into(), ..gate }
+/// What became of the newest occurrence of a sequence's trigger for the contact. One that started nothing says why, and stops the contact unless
+/// it is on its way all the same.
+pub(super) fn trigger(row: &OccurrenceRow, enrollment: Option<&EnrollmentRow>) -> Gate {
+    let is_on_its_way =
+        enrollment.is_some_and(|row| matches!(row.status, EnrollmentStatus::Active | EnrollmentStatus::Paused));
+    let (decision, detail) = match row.outcome.as_deref() {
+        None => (Decision::Wait, "is_not_decided".to_owned()),
+        Some("enrolled") => (Decision::Pass, "enrolled".to_owned()),
+        Some(reason) => (stop_if(!is_on_its_way), format!("not_started_{reason}")),
+    };
+    Gate { at: Some(row.noted_at).into(), ..Gate::new("trigger", decision, detail) }
 }
 
 /// Whether the contact is on its way through a sequence: its newest enrollment says so.
 pub(super) fn enrollment(row: Option<&EnrollmentRow>) -> Gate {
     let Some(row) = row else { return Gate::new("audience", Decision::Stop, "is_not_enrolled") };
     let (decision, detail) = match (row.status, row.exit_reason) {
-        (EnrollmentStatus::Active, _) => (Decision::Pass, "is_enrolled".to_owned()),
-        (EnrollmentStatus::Paused, _) => (Decision::Wait, "is_enrolled".to_owned()),
+        // What it is paused for, the gates of the sequence and the tenant say.
+        (EnrollmentStatus::Active | EnrollmentStatus::Paused, _) => (Decision::Pass, "is_enrolled".to_owned()),
         (EnrollmentStatus::Completed, _) => (Decision::Stop, "completed".to_owned()),
         (EnrollmentStatus::Exited | EnrollmentStatus::Failed, reason) => {
             (Decision::Stop, reason.map_or_else(|| row.status.to_string(), |reason| format!("{}_{reason}", row.status)))
@@ -311,14 +316,20 @@ pub(super) fn campaign(row: &CampaignRow) -> Gate {
     Gate::new("campaign", decision, detail).row("campaign", row.id, row.scheduled_for.or(*row.launched_at))
 }
 
-/// Whether a one-off message is due, and neither cancelled nor rejected.
-pub(super) fn message(id: Uuid, row: &MessageRow, now: DateTime<Utc>) -> Gate {
-    let (decision, detail) = match row.rejected.as_deref() {
+/// Whether a one-off message or a transactional mail is due, and neither cancelled nor rejected.
+pub(super) fn message(
+    kind: &'static str,
+    id: Uuid,
+    due_at: DateTime<Utc>,
+    rejected: Option<&str>,
+    now: DateTime<Utc>,
+) -> Gate {
+    let (decision, detail) = match rejected {
         Some(reason) => (Decision::Stop, reason),
-        None if row.due_at > now => (Decision::Wait, "scheduled"),
+        None if due_at > now => (Decision::Wait, "scheduled"),
         None => (Decision::Pass, "due"),
     };
-    Gate::new("message", decision, detail).row("message", id, Some(row.due_at))
+    Gate::new("message", decision, detail).row(kind, id, Some(due_at))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use ledger::frequency::{CappedMail, OwedMail, Urgency};
 use ledger::gate::is_capped;
 use ledger::quota::QuotaDefaults;
 use schemars::JsonSchema;
-use schemas::{Address, Classification, MessageKind, SendId, receiver::Receiver};
+use schemas::{Address, Classification, MessageKind, SendId, SendState, receiver::Receiver};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -75,6 +75,8 @@ pub enum ExplainSubject {
     Message(Uuid),
     /// A sequence.
     Sequence(Uuid),
+    /// A transactional mail, by its send. The API does not ask about it.
+    Transactional(Uuid),
 }
 
 impl ExplainQuery {
@@ -118,6 +120,7 @@ pub struct Explanation {
 /// The campaign, one-off message or sequence that is asked about.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ExplainedMail {
+    // `send` for a transactional mail, which the API does not answer.
     #[schemars(extend("enum" = ["campaign", "message", "sequence"]))]
     kind: &'static str,
     id: Uuid,
@@ -157,6 +160,7 @@ impl Explainer<'_> {
             ExplainSubject::Campaign(id) => campaign(self, id, address).await,
             ExplainSubject::Message(id) => message(self, id, address).await,
             ExplainSubject::Sequence(id) => sequence(self, id, address).await,
+            ExplainSubject::Transactional(id) => transactional(self, id, address).await,
         }
     }
 
@@ -231,8 +235,40 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
         gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
     }
     gates.extend(sender_gates(explainer, message.sender_id, kind, address, send.as_ref()).await?);
-    gates.push(gates::message(id, &message, Utc::now()));
+    gates.push(gates::message("message", id, message.due_at, message.rejected.as_deref(), Utc::now()));
     explanation(explainer, ExplainedMail { kind: "message", id }, address, contact.as_ref(), gates, send).await
+}
+
+/// A transactional mail has no audience, and before its request is resolved it may have no contact.
+async fn transactional(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
+    let tenant = explainer.tenant;
+    let send = sends::find_send(explainer.db, tenant, id).await?;
+    let (kind, classification) = (send.row.message_kind, send.email_type);
+    let contact = store::contact(explainer.db, tenant, address.as_str()).await?;
+    let mut gates = match &contact {
+        Some(contact) => {
+            let mail = (kind, classification, Urgency::Normal);
+            recipient_gates(explainer, contact, None, address, mail).await?
+        }
+        None => {
+            let suppressions = store::suppressions(explainer.db, tenant, address.as_str()).await?;
+            let by_name = store::is_suppressed_by_name(explainer.db, tenant, address.as_str()).await?;
+            gates::suppressions(&suppressions, by_name, classification)
+        }
+    };
+    if let Some(sender) = send.sender_id {
+        gates.extend(sender_gates(explainer, sender, kind, address, Some(&send.row)).await?);
+    }
+    let rejected = match send.row.state {
+        SendState::Cancelled => Some("cancelled"),
+        SendState::Failed => send.row.failure_reason.as_deref(),
+        _ => None,
+    };
+    let due_at = send.scheduled_at.unwrap_or(*send.row.created_at);
+    gates.push(gates::message("send", id, due_at, rejected, Utc::now()));
+    let about = ExplainedMail { kind: "send", id };
+    let explained = explanation(explainer, about, address, contact.as_ref(), gates, None).await?;
+    Ok(Explanation { send: Some(send), ..explained })
 }
 
 /// The newest enrollment decides, one that is under way before others; what is shown as the send is its newest mail.
@@ -260,7 +296,7 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         None => gates.push(gates::no_contact()),
         Some(contact) => {
             let newest = store::newest_occurrence(explainer.db, tenant, id, contact.id).await?;
-            gates.extend(newest.as_ref().map(gates::trigger));
+            gates.extend(newest.as_ref().map(|newest| gates::trigger(newest, enrollment.as_ref())));
             gates.push(gates::enrollment(enrollment.as_ref()));
             let mail = (MessageKind::Sequence, Classification::Marketing, Urgency::SEQUENCE);
             gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);

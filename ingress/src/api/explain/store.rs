@@ -92,6 +92,17 @@ pub(super) async fn suppressions(
     .await
 }
 
+/// True for a magic recipient of the sandbox, which counts as suppressed.
+pub(super) async fn is_suppressed_by_name(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<bool> {
+    sqlx::query_scalar!(
+        r#"select is_suppressed_by_name($2, environment) as "suppressed!" from tenants where id = $1"#,
+        tenant,
+        address
+    )
+    .fetch_one(db)
+    .await
+}
+
 /// A sender.
 pub(super) async fn sender(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<ExplainedSender> {
     sqlx::query_as!(

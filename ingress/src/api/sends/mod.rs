@@ -177,7 +177,7 @@ fn role_of(send: Uuid, options: &MailOptions) -> RecipientRole {
 #[schemars(rename = "SendSummary")]
 pub(crate) struct SendRow {
     pub(crate) send_id: Uuid,
-    message_kind: MessageKind,
+    pub(crate) message_kind: MessageKind,
     campaign_id: Option<Uuid>,
     /// The one-off message it belongs to.
     message_id: Option<Uuid>,
@@ -214,7 +214,7 @@ pub(crate) struct SendRow {
     decided_at: OptionalTime,
     #[schemars(with = "SendFacts")]
     facts: Json<SendFacts>,
-    created_at: Time,
+    pub(crate) created_at: Time,
     #[serde(skip)]
     classification: Classification,
     #[serde(skip)]
@@ -248,17 +248,17 @@ struct SendFacts {
 #[schemars(rename = "Send")]
 pub(crate) struct SendRecord {
     #[serde(flatten)]
-    row: SendRow,
-    email_type: Classification,
+    pub(crate) row: SendRow,
+    pub(crate) email_type: Classification,
     lane: Lane,
     content_id: Option<Uuid>,
-    sender_id: Option<Uuid>,
+    pub(crate) sender_id: Option<Uuid>,
     /// As the caller gave them.
     tags: Vec<String>,
     /// As the caller gave it.
     metadata: BTreeMap<String, String>,
     /// When it is due, of a scheduled mail.
-    scheduled_at: OptionalTime,
+    pub(crate) scheduled_at: OptionalTime,
     /// Whether it is the mail itself or a copy.
     role: RecipientRole,
     /// Of a mail with copies: all of its sends, that of the mail first.

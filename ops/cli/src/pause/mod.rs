@@ -181,8 +181,17 @@ async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
                union all
                select 'tenant', t.id::text, t.paused_at, t.pause_actor, t.pause_reason from tenants t where t.paused_at is not null
                union all
-               select 'campaign', c.id::text, c.updated_at, null, c.pause_reason
-               from campaigns c where c.paused and c.status in ('sending', 'scheduled') and c.completed_at is null) r
+               select 'campaign', c.id::text, coalesce(a.at, c.updated_at), a.actor, coalesce(a.reason, c.pause_reason)
+               from campaigns c
+               -- What paused it: the tripwire, an operator, or its owner. Of a repeated pause the first entry counts.
+               left join lateral (
+                   select a.at, a.actor, a.reason from audit_log a
+                   where a.tenant_id = c.tenant_id and a.subject = c.id::text
+                     and (a.action = 'campaign.paused'
+                          or a.action = 'campaign.pause' and a.detail @> '{"paused": true, "was": null}')
+                   order by a.at desc, a.id desc limit 1
+               ) a on true
+               where c.paused and c.status in ('sending', 'scheduled') and c.completed_at is null) r
            order by what desc, since"#
     );
     list_records(db, query, &["what", "which", "since", "by", "reason"]).await
