@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod control;
 pub mod delay;
 pub mod events;
+pub mod fault;
 pub mod freemail;
 pub mod ids;
 pub mod key;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, ListToolsResult,
-        PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool as ToolRecord, ToolAnnotations,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CustomRequest, CustomResult, ErrorCode,
+        Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool as ToolRecord,
+        ToolAnnotations,
     },
     service::RequestContext,
 };
@@ -59,6 +60,18 @@ impl ServerHandler for Workspace {
 
     fn get_tool(&self, name: &str) -> Option<ToolRecord> {
         Tool::parse(name).map(record)
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        // The library takes a method of the protocol with parameters that it cannot read for a method that it does not know.
+        if ["tools/call", "tools/list"].contains(&request.method.as_str()) {
+            return Err(ErrorData::invalid_params("the parameters are not those of the method", None));
+        }
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
     }
 
     async fn call_tool(

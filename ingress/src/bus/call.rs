@@ -194,13 +194,25 @@ fn query(fields: &Map<String, Value>) -> Result<String, ApiError> {
 }
 
 /// The headers of a message that hold its idempotency key, in order. JetStream drops repeats of a `Nats-Msg-Id`, of any sender.
-pub(super) const KEY_HEADERS: [&str; 2] = ["Idempotency-Key", "Nats-Msg-Id"];
+const KEY_HEADERS: [&str; 2] = ["Idempotency-Key", "Nats-Msg-Id"];
+
+/// The text of the header that holds the idempotency key. Its name has any case, as over HTTP. Values of a header that is there twice are
+/// joined as RFC 9110 §5.3 joins them: with a space, which no key has, so that [`idempotency_key`] refuses them.
+pub(super) fn message_id(headers: Option<&async_nats::HeaderMap>) -> Option<String> {
+    let headers = headers?;
+    KEY_HEADERS.iter().find_map(|name| {
+        let named = headers.iter().filter(|(given, _)| AsRef::<str>::as_ref(*given).eq_ignore_ascii_case(name));
+        let values: Vec<&str> = named.flat_map(|(_, values)| values).map(async_nats::HeaderValue::as_str).collect();
+        (!values.is_empty()).then(|| values.join(", "))
+    })
+}
 
 pub(super) fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
     if IdempotencyKey::is_valid_text(message_id) {
         return Ok(message_id);
     }
-    Err(ApiError::invalid("Idempotency-Key", "invalid", "must be 1 to 255 visible ASCII characters"))
+    let detail = "send the header once, with 1 to 255 visible ASCII characters";
+    Err(ApiError::invalid("Idempotency-Key", "invalid", detail))
 }
 
 #[cfg(test)]
@@ -246,6 +258,24 @@ mod tests {
         };
         assert_eq!((key(CallMode::Answered).await.as_deref(), key(CallMode::DryRun).await), (Some("m-1"), None));
         assert!(request(create, &publisher(), call, Some("a b"), CallMode::Answered).await.is_err());
+    }
+
+    #[test]
+    fn a_key_is_read_in_any_case_and_given_once() {
+        let key = |given: &[(&str, &str)]| {
+            let mut headers = async_nats::HeaderMap::new();
+            for (name, value) in given {
+                headers.append(*name, *value);
+            }
+            let text = message_id(Some(&headers))?;
+            let is_taken = idempotency_key(&text).is_ok();
+            Some(is_taken.then_some(text))
+        };
+        assert_eq!(key(&[("idempotency-key", "k-1"), ("Nats-Msg-Id", "m-1")]), Some(Some("k-1".to_owned())));
+        assert_eq!(key(&[("NATS-MSG-ID", "m-1")]), Some(Some("m-1".to_owned())));
+        assert_eq!(key(&[("Idempotency-Key", "k-1"), ("Idempotency-Key", "k-1")]), Some(None));
+        assert_eq!(key(&[("Idempotency-Key", "k-1"), ("idempotency-key", "k-2")]), Some(None));
+        assert_eq!((key(&[("X-Other", "x")]), message_id(None)), (None, None));
     }
 
     #[tokio::test]

@@ -226,11 +226,10 @@ impl BusApi {
         let publisher = publisher.ok_or_else(|| call::unknown_subject(SUBJECT, "operation"))?;
         match call {
             BusCall::Operation(operation) => {
-                let headers = message.headers.as_ref();
-                let named = call::KEY_HEADERS.iter().find_map(|name| headers?.get(*name));
-                let message_id = named.map(async_nats::HeaderValue::as_str);
+                let message_id = call::message_id(message.headers.as_ref());
                 let log = &self.ingress.request_log;
                 let mode = CallMode::Answered;
+                let message_id = message_id.as_deref();
                 let request = call::request_or_log(log, operation, &publisher, payload, message_id, mode).await?;
                 self.call_router(request).await
             }

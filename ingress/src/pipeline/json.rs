@@ -4,6 +4,7 @@
 use std::{fmt, time::Duration};
 
 use runtime::{Budget, Limits, Spent};
+use schemas::fault::{describe_fault, is_wrong_type};
 use serde::{
     Deserializer,
     de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor},
@@ -237,12 +238,9 @@ fn fault(path: &str, message: &str) -> ApiError {
             "not_allowed",
             format!("must be one of {}", allowed.replace('`', "").replace(" or ", ", ")),
         )
-    } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
-        // What follows "expected" names the type; what stands before may quote the caller's value.
-        let expected = message.rsplit_once("expected ").map_or("another type", |(_, expected)| expected);
-        FieldFault::new(path, "wrong_type", format!("must be {expected}"))
     } else {
-        FieldFault::new(path, "invalid", message)
+        let code = if is_wrong_type(message) { "wrong_type" } else { "invalid" };
+        FieldFault::new(path, code, describe_fault(message))
     };
     ApiError::validation(vec![fault])
 }
@@ -420,6 +418,29 @@ mod tests {
         let error = decode::<Body>(object).unwrap_err();
         assert_eq!(error.code, "validation_failed");
         assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code)]
+    struct Typed {
+        count: Option<u32>,
+        balance: Option<i64>,
+        flag: Option<bool>,
+        tags: Option<Vec<String>>,
+        data: Option<Map<String, Value>>,
+    }
+
+    #[rstest]
+    #[case(json!({"count": -1}), "must be a whole number of 0 or more")]
+    #[case(json!({"balance": 1.5}), "must be a whole number")]
+    #[case(json!({"flag": "yes"}), "must be true or false")]
+    #[case(json!({"tags": "a"}), "must be a list")]
+    #[case(json!({"tags": [1]}), "must be a string")]
+    #[case(json!({"data": []}), "must be an object")]
+    fn a_fault_names_no_type_of_ours(#[case] body: Value, #[case] detail: &str) {
+        let Value::Object(object) = body else { unreachable!() };
+        let error = decode::<Typed>(object).unwrap_err();
+        assert_eq!((error.fields[0].code.as_ref(), error.fields[0].detail.as_str()), ("wrong_type", detail));
     }
 
     #[test]

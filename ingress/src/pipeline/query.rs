@@ -74,4 +74,22 @@ mod tests {
         let error = split_query(Some(query)).and_then(|(_, rest)| decode_query::<Query>(&rest).map(drop)).unwrap_err();
         assert_eq!((error.fields[0].path.as_str(), error.fields[0].code.as_ref()), (path, code), "{error:?}");
     }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[allow(dead_code)]
+    struct Typed {
+        limit: Option<i64>,
+        refused: Option<bool>,
+        key_id: Option<uuid::Uuid>,
+    }
+
+    #[rstest]
+    #[case("limit=abc", "must be a whole number")]
+    #[case("limit=", "must be a whole number")]
+    #[case("limit=99999999999999999999", "must be a whole number in range")]
+    #[case("refused=maybe", "must be true or false")]
+    #[case("key_id=x", "must be a UUID")]
+    fn a_fault_of_a_query_is_not_a_parsers_own_text(#[case] query: &str, #[case] detail: &str) {
+        assert_eq!(decode_query::<Typed>(query).unwrap_err().fields[0].detail, detail);
+    }
 }

@@ -314,6 +314,12 @@ async fn a_campaign_whose_launch_is_worked_on_is_in_preflight() {
     "window_is_open",
     "update campaigns set not_after = now() - interval '1 minute', on_miss = 'hold' where tenant_id = $1"
 )]
+#[case::empty("audience_has_someone_to_mail", "delete from audience_members where tenant_id = $1")]
+#[case::suppressed(
+    "audience_has_someone_to_mail",
+    "insert into suppressions (tenant_id, id, address, reason, scope, source)
+     select tenant_id, gen_random_uuid(), address, 'manual', 'all', 'api' from contacts where tenant_id = $1"
+)]
 #[case::quota("send_quota_suffices", "insert into send_limits (tenant_id, monthly) values ($1, 5)")]
 #[case::template(
     "template_is_not_archived",
@@ -442,6 +448,29 @@ async fn another_workspace_is_out_of_reach() {
 async fn arguments_that_are_not_a_tools_are_refused(#[case] tool: &str, #[case] arguments: Value) {
     let pilot = Pilot::drafting().await;
     assert_eq!(pilot.call(tool, arguments).await, Err("invalid_arguments".to_owned()));
+}
+
+#[rstest]
+#[case("deliverability", json!({"days": "7"}), "days: must be a whole number")]
+#[case("list_campaigns", json!({"limit": [1]}), "limit: must be a whole number")]
+#[tokio::test]
+async fn an_argument_of_another_type_is_named(#[case] tool: &str, #[case] arguments: Value, #[case] detail: &str) {
+    let pilot = Pilot::start().await;
+    let message =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}});
+    let answer = pilot.post(&pilot.token(), &message).await;
+    assert_eq!(answer.body["result"]["structuredContent"]["detail"], json!(detail), "{}", answer.body);
+}
+
+#[rstest]
+#[case::no_name(json!({"arguments": {}}))]
+#[case::a_list(json!({"name": "list_campaigns", "arguments": []}))]
+#[tokio::test]
+async fn a_call_that_cannot_be_read_has_invalid_parameters(#[case] params: Value) {
+    let pilot = Pilot::start().await;
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let answer = pilot.post(&pilot.token(), &message).await;
+    assert_eq!(answer.body["error"]["code"], json!(-32602), "{}", answer.body);
 }
 
 #[tokio::test]

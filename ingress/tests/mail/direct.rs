@@ -178,7 +178,7 @@ async fn every_kind_is_carried_out_and_a_plain_request_gets_the_streams_own_answ
 #[case::transactional("transactional", json!({"template_id": Uuid::nil(), "email": "ann@example.com"}), "template_not_found", "")]
 #[case::message("message", json!({"sender_id": Uuid::nil(), "to": [{"email": "ann@example.com"}], "subject": "S", "html": "H", "message_class": "business"}), "domain_not_verified", "")]
 #[case::launch("campaign-launch", json!({"id": Uuid::nil()}), "campaign_not_found", "")]
-#[case::unknown_field("contact", json!({"email": "ann@example.com", "colour": "red"}), "validation_failed", "colour unknown_field")]
+#[case::unknown_field("contact", json!({"email": "ann@example.com", "bob@example.com": "red"}), "validation_failed", "unknown_field")]
 #[tokio::test]
 async fn what_is_refused_is_a_dead_letter_and_an_event_with_the_codes_of_http(
     #[case] kind: &str,

@@ -37,6 +37,23 @@ async fn a_launch_counts_flips_the_draft_and_leaves_a_request() {
 }
 
 #[tokio::test]
+async fn a_suspended_tenant_launches_and_tests_nothing_and_keeps_its_draft() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    sqlx::query("update tenants set status = 'suspended'").execute(&ready.edge.pool).await.unwrap();
+    let test = json!({"to": ["ann@example.com"], "sample": {"first_name": "Ann"}});
+    let tested = ready.client.post(&format!("/v1/campaigns/{id}/test"), test).await;
+    assert_eq!(tested.refusal(), (403, "tenant_suspended"));
+    for body in [json!({"dry_run": true}), json!({})] {
+        assert_eq!(launch(&ready, &id, body).await.refusal(), (403, "tenant_suspended"));
+    }
+    sqlx::query("update tenants set status = 'active'").execute(&ready.edge.pool).await.unwrap();
+    let answer = launch(&ready, &id, json!({})).await;
+    assert_eq!(answer.status, 202);
+    assert_eq!(answer.body["queued"], json!(3));
+}
+
+#[tokio::test]
 async fn of_twenty_launches_at_once_one_wins_and_the_others_hear_409() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

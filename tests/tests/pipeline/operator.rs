@@ -205,8 +205,12 @@ async fn a_suspended_tenant_sends_nothing_and_its_recipients_have_their_reason()
     rig.start_all().await;
     let (list, _) = rig.list_of(10, "suspended", "example.com").await;
     let campaign = rig.campaign(list, "Hello", "<p>Hello</p>").await;
+    // Launched while it may, and due when it is suspended.
+    let launch = format!("/v1/campaigns/{campaign}/launch");
+    let due = (chrono::Utc::now() + chrono::TimeDelta::seconds(10)).to_rfc3339();
+    let launched = rig.client.post(&launch, json!({"schedule_for": due})).await;
+    assert_eq!(launched.status, 202);
     process::run(&["tenant", "suspend", &rig.engine_tenant_id.to_string()], &rig.operator_env());
-    rig.launch(campaign).await;
     rig.status(campaign, "sent", Duration::from_secs(60)).await;
     let states = pipeline::ledger::by_address(&rig.pool, campaign).await;
     assert_eq!(states.len(), 10);

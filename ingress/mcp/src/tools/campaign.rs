@@ -185,6 +185,7 @@ pub(super) async fn readiness(
         check("audience_is_named", selector.is_some()),
     ];
     if let Some(count) = counted {
+        checks.push(check("audience_has_someone_to_mail", count.queued > 0));
         checks.push(check("send_quota_suffices", remaining_quota(db, tenant, quota).await?.fits(count.queued)));
     }
     let ready = checks.iter().all(|check| check["ready"] == json!(true));

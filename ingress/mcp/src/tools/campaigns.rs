@@ -27,10 +27,8 @@ pub(super) struct ListArguments {
 
 pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) -> Result<Value, ToolFault> {
     let given: ListArguments = arguments(given)?;
-    let status = given
-        .status
-        .map(|text| CampaignStatus::parse(&text).ok_or_else(|| ToolFault::Arguments("status: is not one".to_owned())))
-        .transpose()?;
+    let unknown = || ToolFault::Arguments(format!("status: must be one of {}", CampaignStatus::NAMES.join(", ")));
+    let status = given.status.map(|text| CampaignStatus::parse(&text).ok_or_else(unknown)).transpose()?;
     let before = given.before.map(|text| id("before", &text)).transpose()?;
     let limit = given.limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {

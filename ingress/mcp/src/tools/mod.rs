@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use runtime::{AuditRecord, Counter, audit};
 use schemars::{JsonSchema, schema_for};
+use schemas::fault::describe_fault;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -121,7 +122,12 @@ impl From<sqlx::Error> for ToolFault {
 
 /// Reads a tool's arguments; unknown ones are refused.
 fn arguments<T: DeserializeOwned>(value: Value) -> Result<T, ToolFault> {
-    serde_json::from_value(value).map_err(|error| ToolFault::Arguments(error.to_string()))
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let fault = describe_fault(&error.inner().to_string());
+        // A fault of the arguments as a whole says the name itself.
+        let path = error.path().to_string();
+        ToolFault::Arguments(if path == "." { fault } else { format!("{path}: {fault}") })
+    })
 }
 
 /// An id among the arguments, in its canonical form.

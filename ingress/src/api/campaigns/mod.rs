@@ -168,6 +168,7 @@ pub(crate) fn routes() -> Routes {
             .example(json!({"to": ["ann@example.com"], "sample": {"first_name": "Ann"}}))
             .answer::<preview::CampaignTestAccepted>(202, "Stored")
             .refuses(404, &["campaign_not_found", "template_not_found", "contact_not_found"])
+            .refuses(403, &["tenant_suspended"])
             .refuses(422, &["sender_missing_verified_domain", "all_recipients_suppressed"])
             .refuses(422, &render::FAULTS)
             .refuses(429, &["test_rate_exceeded", "send_quota_exceeded"]),
@@ -185,6 +186,7 @@ pub(crate) fn routes() -> Routes {
             .answer::<launch::CampaignLaunched>(202, "Launched")
             .leads_to("campaign_id", &["getCampaign", "listCampaignSends"])
             .answer::<launch::LaunchPreview>(200, "What would happen")
+            .refuses(403, &["tenant_suspended"])
             .refuses(404, &["campaign_not_found", "template_not_found"])
             .refuses(409, &ALREADY)
             .refuses(409, &["audience_changed"])
@@ -224,6 +226,7 @@ pub(crate) fn routes() -> Routes {
                     "campaign_already_cancelled",
                 ],
             )
+            .refuses(403, &["tenant_suspended"])
             .refuses(422, &["sender_missing_verified_domain", "window_missed"])
             .refuses(429, &["send_quota_exceeded"]),
         )

@@ -76,7 +76,7 @@ pub(crate) fn routes() -> Routes {
         }))
         .answer::<outcome::MessageSent>(200, "Dispatched: at least one recipient was accepted")
         .answer::<MessageScheduled>(202, "Stored until `scheduled_at`")
-        .refuses(403, &["domain_not_verified"])
+        .refuses(403, &["domain_not_verified", "tenant_suspended"])
         .refuses(413, &["attachments_too_large"])
         .refuses(422, &["use_campaigns_for_marketing", "all_recipients_suppressed"])
         .refuses(429, &["message_rate_exceeded", "send_quota_exceeded"])

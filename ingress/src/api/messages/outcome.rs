@@ -207,10 +207,14 @@ impl MessageState {
         let any = |reason: SkipReason| {
             self.recipients.iter().any(|recipient| recipient.reason.as_deref() == Some(reason.as_str()))
         };
-        if [SkipReason::DomainUnverified, SkipReason::SenderDisabled, SkipReason::TenantSuspended].into_iter().any(any)
-        {
+        if any(SkipReason::TenantSuspended) {
+            return ApiError::forbidden("tenant_suspended")
+                .detail("the operator suspended the tenant")
+                .about_message(self.message_id);
+        }
+        if [SkipReason::DomainUnverified, SkipReason::SenderDisabled].into_iter().any(any) {
             return ApiError::forbidden("domain_not_verified")
-                .detail("the tenant, the sender or its domain may not send any more")
+                .detail("the sender or its domain may not send any more")
                 .about_message(self.message_id);
         }
         if any(SkipReason::QuotaExceeded) {
@@ -293,7 +297,7 @@ mod tests {
     #[case::the_recipients(&["unsubscribed", "hard_bounced"], (422, "all_recipients_suppressed"))]
     #[case::the_domain(&["unsubscribed", "domain_unverified"], (403, "domain_not_verified"))]
     #[case::the_sender(&["sender_disabled"], (403, "domain_not_verified"))]
-    #[case::the_tenant(&["tenant_suspended"], (403, "domain_not_verified"))]
+    #[case::the_tenant(&["domain_unverified", "tenant_suspended"], (403, "tenant_suspended"))]
     #[case::the_quota(&["quota_exceeded", "unsubscribed"], (429, "send_quota_exceeded"))]
     fn when_all_are_skipped_the_answer_has_the_reason(#[case] reasons: &[&str], #[case] expected: (u16, &str)) {
         let mut ledger = ledger(&vec![Some(Skipped); reasons.len()]);

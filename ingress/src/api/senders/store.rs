@@ -69,11 +69,16 @@ impl Readiness {
     }
 }
 
-/// Refuses mail of a sender in whose name none may leave.
+/// Refuses mail of a tenant that is suspended, and of a sender in whose name none may leave.
 ///
 /// # Errors
-/// 422 `sender_missing_verified_domain`.
+/// 403 `tenant_suspended`, 422 `sender_missing_verified_domain`.
 pub(crate) async fn require_ready(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<(), ApiError> {
+    let active = sqlx::query_scalar!(r#"select status = 'active' as "active!" from tenants where id = $1"#, tenant);
+    // What a suspended tenant owes is skipped for good: a campaign that is launched now would be lost.
+    if !active.fetch_one(&mut *db).await? {
+        return Err(ApiError::forbidden("tenant_suspended").detail("the operator suspended the tenant"));
+    }
     match readiness(db, tenant, Some(id)).await? {
         Some(sender) if sender.may_send() => Ok(()),
         found => {

@@ -41,7 +41,7 @@ impl DirectRequest {
             origin: message.origin(),
             publisher: Publisher::of_subject(message.subject, SUBJECT),
             kind: message.subject.rsplit('.').next().unwrap_or_default().to_owned(),
-            message_id: call::KEY_HEADERS.iter().find_map(|name| message.header(name)).map(str::to_owned),
+            message_id: call::message_id(message.headers),
             // The number alone would come again when the stream is lost and made anew.
             position: format!("stream-{}-{}", message.sequence, message.published_ns),
             published_at: i64::try_from(message.published_ns)

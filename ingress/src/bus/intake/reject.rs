@@ -18,8 +18,10 @@ use uuid::Uuid;
 use super::{NAME, direct::DirectRequest};
 use crate::{
     api::transactional::array::RefusedItem,
-    pipeline::{error::ApiError, tenant_named_in},
+    bus::calls::operation_of_kind,
+    pipeline::{Operation, error::ApiError, request_log::known_part, tenant_named_in},
     public::rate::RateWindows,
+    routes,
 };
 
 /// Longest piece of a publisher's text that the event repeats.
@@ -101,6 +103,8 @@ async fn rejections(
         code = refusal.code,
         "direct request rejected"
     );
+    let operation = direct.kind().ok().and_then(|kind| routes::operation(operation_of_kind(kind)));
+    let refusal = &without_own_names(refusal.clone(), operation);
     let detail = refusal.detail.as_deref().unwrap_or_default();
     let dead_letter =
         DeadLetter::new(NAME, &direct.origin, body.clone(), &refusal.code, detail).fields(&refusal.fields_line());
@@ -113,6 +117,25 @@ async fn rejections(
     let mut publications: Vec<Publication> = is_kept.then(|| dead_letter.into_publication()).into_iter().collect();
     publications.extend(rejected_event(direct, index, &body, refusal, idempotency_key)?);
     Ok(publications)
+}
+
+/// A refusal without the names that the publisher made up, as the request log has it: an address may stand among them, and what is said of
+/// a rejection is kept and published.
+fn without_own_names(mut refusal: Refusal, operation: Option<&'static Operation>) -> Refusal {
+    for (at, field) in refusal.fields.iter_mut().enumerate() {
+        let known = operation.and_then(|operation| known_part(operation, &field.path)).unwrap_or_default();
+        if at == 0 && known != field.path {
+            refusal.detail = Some(field.detail.clone());
+        }
+        field.path = known;
+    }
+    // Of what is no JSON, a duplicate key is quoted.
+    let quoted = refusal.detail.as_deref().filter(|_| refusal.code == "invalid_json").and_then(|detail| {
+        let ((before, _), (_, after)) = (detail.split_once('`')?, detail.rsplit_once('`')?);
+        Some(format!("{}{after}", before.trim_end()))
+    });
+    refusal.detail = quoted.or(refusal.detail);
+    refusal
 }
 
 /// The event `request.rejected`. None if the subject names no product.
@@ -164,7 +187,37 @@ fn rejected_event(
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+    use crate::pipeline::json;
+
+    #[rstest]
+    #[case::unknown(ApiError::invalid("ann@example.com", "unknown_field", "is no field"), "", "is no field")]
+    #[case::data(ApiError::invalid("fields.ann@example.com", "wrong_type", "is wrong"), "fields", "is wrong")]
+    #[case::known(
+        ApiError::invalid("consent.basis", "required", "is required"),
+        "consent.basis",
+        "consent.basis: is required"
+    )]
+    fn what_is_kept_of_a_rejection_has_no_names_of_the_publisher(
+        #[case] error: ApiError,
+        #[case] path: &str,
+        #[case] detail: &str,
+    ) {
+        let kept = without_own_names(error.refusal(), routes::operation("createContact"));
+        assert_eq!((kept.fields[0].path.as_str(), kept.detail.as_deref()), (path, Some(detail)));
+    }
+
+    #[test]
+    fn a_duplicate_key_is_not_quoted_in_what_is_kept() {
+        let error = json::parse(br#"{"ann@example.com":1,"ann@example.com":2}"#).unwrap_err();
+        let kept = without_own_names(error.refusal(), routes::operation("createContact"));
+        let detail = kept.detail.unwrap();
+        assert!(detail.starts_with("duplicate key at line 1") && !detail.contains('@'), "{detail}");
+        let detail = without_own_names(ApiError::invalid_json("the body is not UTF-8").refusal(), None).detail;
+        assert_eq!(detail.as_deref(), Some("the body is not UTF-8"));
+    }
 
     #[tokio::test]
     async fn one_products_refusals_leave_the_quota_of_others() {

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+pub(crate) use self::names::known_part;
 pub(crate) use super::error::RefusalReason;
 use super::{Operation, auth::keys::Caller, error::ApiError, observed::SeenTenant};
 

@@ -1,7 +1,10 @@
 //! The names that the API itself gives to fields. A path of a fault may hold others: unknown fields, a tenant's own fields, keys of merge
 //! data. They are the caller's text, and an address may stand among them.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Mutex, PoisonError},
+};
 
 use serde_json::Value;
 
@@ -11,21 +14,19 @@ use crate::pipeline::{Operation, doc::RouteInput, schema::Schema};
 const EVERYWHERE: [&str; 5] = ["id", "product_tenant_id", "engine_tenant_id", "idempotency_key", "Idempotency-Key"];
 
 /// The names of each operation whose call was refused in this process.
-#[derive(Debug, Default)]
-pub(super) struct FieldNames(HashMap<&'static str, HashSet<String>>);
+static NAMES: Mutex<BTreeMap<&'static str, HashSet<String>>> = Mutex::new(BTreeMap::new());
 
-impl FieldNames {
-    /// The part of a path up to the first name that the API does not have.
-    pub fn known_part(&mut self, operation: &'static Operation, path: &str) -> Option<String> {
-        let names = self.0.entry(operation.doc.id).or_insert_with(|| names_of(operation));
-        let is_known = |segment: &&str| {
-            let (name, index) = segment.split_once('[').unwrap_or((segment, ""));
-            let is_index = index.bytes().all(|byte| byte.is_ascii_digit() || b"[]".contains(&byte));
-            is_index && (names.contains(name) || EVERYWHERE.contains(&name))
-        };
-        let known: Vec<&str> = path.split('.').take_while(is_known).collect();
-        (!known.is_empty()).then(|| known.join("."))
-    }
+/// The part of a path up to the first name that the API does not have.
+pub(crate) fn known_part(operation: &'static Operation, path: &str) -> Option<String> {
+    let mut operations = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = operations.entry(operation.doc.id).or_insert_with(|| names_of(operation));
+    let is_known = |segment: &&str| {
+        let (name, index) = segment.split_once('[').unwrap_or((segment, ""));
+        let is_index = index.bytes().all(|byte| byte.is_ascii_digit() || b"[]".contains(&byte));
+        is_index && (names.contains(name) || EVERYWHERE.contains(&name))
+    };
+    let known: Vec<&str> = path.split('.').take_while(is_known).collect();
+    (!known.is_empty()).then(|| known.join("."))
 }
 
 fn names_of(operation: &Operation) -> HashSet<String> {
@@ -84,6 +85,6 @@ mod tests {
         #[case] kept: Option<&str>,
     ) {
         let operation = routes::operation(operation).unwrap();
-        assert_eq!(FieldNames::default().known_part(operation, path).as_deref(), kept);
+        assert_eq!(known_part(operation, path).as_deref(), kept);
     }
 }

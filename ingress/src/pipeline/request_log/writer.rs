@@ -7,18 +7,17 @@ use runtime::{Backoff, Commit, Gathering, GroupCommitter, NotCommitted, column, 
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{LoggedCall, LoggedTenant, count, names::FieldNames};
+use super::{LoggedCall, LoggedTenant, count, known_part};
 
 /// A group is written when it has so many calls, or has gathered for so long.
 const GATHERING: Gathering = Gathering { most: 500, busy: 0, window: Duration::from_secs(1) };
 
 /// Writes until nothing more can come.
 pub(super) async fn run(by_key: PreparedPool, waiting: mpsc::Receiver<LoggedCall>) {
-    let (mut writer, mut groups) =
-        (Writer { by_key, names: FieldNames::default() }, GroupCommitter::new(waiting, GATHERING));
+    let (mut writer, mut groups) = (Writer { by_key }, GroupCommitter::new(waiting, GATHERING));
     while let Some(mut group) = groups.next().await {
         thin_out(&mut group);
-        let rows: Vec<LogRow> = group.into_iter().map(|call| writer.row(call)).collect();
+        let rows: Vec<LogRow> = group.into_iter().map(row).collect();
         let committed = commit_each(&mut writer, &rows).await;
         let lost = committed.iter().filter(|row| **row == Err(NotCommitted::Refused)).count();
         count((rows.len() - lost) as u64, "written");
@@ -52,16 +51,13 @@ struct LogRow {
 
 struct Writer {
     by_key: PreparedPool,
-    names: FieldNames,
 }
 
-impl Writer {
-    fn row(&mut self, mut call: LoggedCall) -> LogRow {
-        if let Some(refusal) = &mut call.refusal {
-            refusal.field = refusal.field.take().and_then(|path| self.names.known_part(call.operation, &path));
-        }
-        LogRow { id: schemas::new_id(), call }
+fn row(mut call: LoggedCall) -> LogRow {
+    if let Some(refusal) = &mut call.refusal {
+        refusal.field = refusal.field.take().and_then(|path| known_part(call.operation, &path));
     }
+    LogRow { id: schemas::new_id(), call }
 }
 
 impl Commit for Writer {
