@@ -6,7 +6,9 @@
 pub fn describe_fault(message: &str) -> String {
     let expected_type = || message.rsplit_once("expected ").map_or("another type", |(_, expected)| expected);
     let expected = is_wrong_type(message).then(expected_type);
+    let is_large = message.starts_with("invalid value: integer `") && !message.starts_with("invalid value: integer `-");
     let kind = match expected.unwrap_or(message) {
+        "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64" if is_large => "a whole number in range",
         "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "a whole number of 0 or more",
         "i8"
         | "i16"

@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 pub use approval::Approval;
 pub use endpoint::{ProtectedResource, answer, metadata};
-pub use settings::{Settings, StartError};
+pub use settings::{Settings, StartError, is_issuer};
 pub use token::{SCOPE_DRAFTS, SCOPE_READ};
 pub use tools::Tool;
 

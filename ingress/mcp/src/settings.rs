@@ -126,6 +126,12 @@ fn named_url(text: &str, setting: &'static str) -> Result<Url, StartError> {
     url.ok_or(StartError::Url(setting))
 }
 
+/// True if the setting `mcp-issuer` takes a text, and tokens may spell an issuer so: the parser of URLs drops spaces and line breaks.
+#[must_use]
+pub fn is_issuer(text: &str) -> bool {
+    named_url(text, "mcp-issuer").is_ok() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
 /// Where keys may be fetched: on loopback by plain http only when the issuer itself is there.
 pub(crate) fn key_url(text: &str, issuer: &Url) -> Result<Url, StartError> {
     let url = safe_url(text).filter(|url| url.scheme() == "https" || is_loopback(issuer));

@@ -432,6 +432,7 @@ mod tests {
 
     #[rstest]
     #[case(json!({"count": -1}), "must be a whole number of 0 or more")]
+    #[case(json!({"count": 5_000_000_000_u64}), "must be a whole number in range")]
     #[case(json!({"balance": 1.5}), "must be a whole number")]
     #[case(json!({"flag": "yes"}), "must be true or false")]
     #[case(json!({"tags": "a"}), "must be a list")]

@@ -139,6 +139,14 @@ async fn explain_says_why_a_trigger_started_nothing() {
     let answer = client.get(&format!("/v1/explain?sequence_id={id}&email=ann%40example.com")).await.body;
     let found = &answer["explanation"];
     assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("wait"), &json!("sequence")), "{answer}");
+    // It went through the sequence after that occurrence.
+    sqlx::query("update enrollments set status = 'completed', next_action_at = null, ended_at = now()")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    let answer = client.get(&format!("/v1/explain?sequence_id={id}&email=ann%40example.com")).await.body;
+    let found = &answer["explanation"];
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("stop"), &json!("audience")), "{answer}");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use crate::{
     table,
 };
 
-/// The stages that every mail passes.
+/// The stages that mail passes. Of prompt mail the ingress does, as a rule, what the first two do for all other.
 const MAIL_STAGES: [StageName; 4] =
     [StageName::Audience, StageName::Compliance, StageName::Rendering, StageName::Delivery];
 

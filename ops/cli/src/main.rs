@@ -265,6 +265,9 @@ mod tests {
             (approve("https://id.example.com", LATER), None),
             (approve("https://id.example.com", "2020-01-01T00:00:00Z"), Some("still to come")),
             (approve("notaurl", LATER), Some("a URL")),
+            (approve("http://id.example.com", LATER), Some("a URL")),
+            (approve("https://id.example.com?a=b", LATER), Some("a URL")),
+            (approve("https://id.example.com\n", LATER), Some("a URL")),
             ("log-level\twarn\t--process\twebhooks".to_owned(), None),
             ("log-level\twarn\t--process\tnobody".to_owned(), Some("possible values: all, ingress")),
         ] {

@@ -6,7 +6,6 @@ use clap::Subcommand;
 use schemas::new_id;
 use serde_json::json;
 use sqlx::PgConnection;
-use url::Url;
 use uuid::Uuid;
 
 use crate::{
@@ -80,10 +79,9 @@ pub struct Approve {
     expires: Option<DateTime<Utc>>,
 }
 
-/// An issuer as the setting `mcp-issuer` takes it. The text stays as it is: tokens are compared with it letter by letter.
+/// An issuer. The text stays as it is: tokens are compared with it letter by letter.
 fn issuer(text: &str) -> Result<String, String> {
-    let is_url = Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host());
-    is_url.then(|| text.to_owned()).ok_or_else(|| "a URL, such as https://id.example.com".to_owned())
+    ::mcp::is_issuer(text).then(|| text.to_owned()).ok_or_else(|| "a URL, such as https://id.example.com".to_owned())
 }
 
 pub async fn run(db: &mut PgConnection, command: McpCommand) -> anyhow::Result<CommandOutput> {
@@ -106,15 +104,19 @@ async fn approve(db: &mut PgConnection, wanted: &Approve) -> anyhow::Result<Comm
         .await?
         .context("no such tenant")?;
     // The unique row is that of an approval that is not revoked: one that has expired is revoked for its renewal.
-    sqlx::query!(
+    let expired = sqlx::query!(
         "update assistant_approvals set revoked_at = now()
-         where issuer = $1 and subject = $2 and client_id = $3 and revoked_at is null and expires_at <= now()",
+         where issuer = $1 and subject = $2 and client_id = $3 and revoked_at is null and expires_at <= now()
+         returning id, tenant_id",
         wanted.issuer,
         wanted.subject,
         wanted.client,
     )
-    .execute(&mut *db)
+    .fetch_optional(&mut *db)
     .await?;
+    if let Some(expired) = expired {
+        audit(&mut *db, Some(expired.tenant_id), "mcp.revoke", expired.id).await?;
+    }
     let id = new_id();
     let made = sqlx::query!(
         "insert into assistant_approvals (id, issuer, subject, client_id, tenant_id, environment, may_draft, label, expires_at)

@@ -88,6 +88,11 @@ impl FoundContacts {
         self.0.get(name).map(|contact| contact.id)
     }
 
+    /// The ids of all of them, each once.
+    fn ids(&self) -> Vec<Uuid> {
+        Vec::from_iter(self.0.values().map(|contact| contact.id).collect::<HashSet<Uuid>>())
+    }
+
     /// The address of the contact with this name. An address that is given counts as it is, whether a contact has it or not.
     ///
     /// # Errors
@@ -154,7 +159,7 @@ pub(crate) async fn hold(
 ) -> Result<FoundContacts, ApiError> {
     for _ in 0..LOOKUPS_MAX {
         let found = find(&mut *db, tenant, names).await?;
-        let ids: HashSet<Uuid> = found.0.values().map(|contact| contact.id).collect();
+        let ids = found.ids();
         if ids.is_empty() {
             return Ok(found);
         }
@@ -162,7 +167,7 @@ pub(crate) async fn hold(
             "select from contacts where tenant_id = $1 and id = any ($2) and status in ('active', 'archived')
              order by id for key share",
             tenant,
-            &Vec::from_iter(ids.iter().copied()),
+            &ids,
         )
         .fetch_all(&mut *db)
         .await?;
@@ -204,6 +209,28 @@ pub(crate) async fn hold_addresses(
     let found = hold(&mut *db, tenant, &names).await?;
     sqlx::raw_sql("set local lock_timeout to default").execute(db).await?;
     Ok(found)
+}
+
+/// As [`hold_addresses`], without waiting: `None` when another transaction holds one of them, as a merge does.
+pub(crate) async fn try_hold_addresses(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    names: &[&NamedContact],
+) -> sqlx::Result<Option<FoundContacts>> {
+    let found = find_addresses(&mut *db, tenant, names).await?;
+    let ids = found.ids();
+    if ids.is_empty() {
+        return Ok(Some(found));
+    }
+    let held = sqlx::query!(
+        "select from contacts where tenant_id = $1 and id = any ($2) and status in ('active', 'archived')
+         order by id for key share skip locked",
+        tenant,
+        &ids,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok((held.len() == ids.len()).then_some(found))
 }
 
 /// The address of the contact with this name.

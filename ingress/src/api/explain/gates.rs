@@ -117,14 +117,16 @@ pub(super) fn recipient(message: Uuid, is_recipient: bool, at: DateTime<Utc>) ->
 }
 
 /// What became of the newest occurrence of a sequence's trigger for the contact. One that started nothing says why, and stops the contact unless
-/// it is on its way all the same.
+/// it is on its way all the same, or was enrolled since.
 pub(super) fn trigger(row: &OccurrenceRow, enrollment: Option<&EnrollmentRow>) -> Gate {
-    let is_on_its_way =
-        enrollment.is_some_and(|row| matches!(row.status, EnrollmentStatus::Active | EnrollmentStatus::Paused));
+    let is_enrolled = enrollment.is_some_and(|enrollment| {
+        matches!(enrollment.status, EnrollmentStatus::Active | EnrollmentStatus::Paused)
+            || *enrollment.created_at > row.noted_at
+    });
     let (decision, detail) = match row.outcome.as_deref() {
         None => (Decision::Wait, "is_not_decided".to_owned()),
         Some("enrolled") => (Decision::Pass, "enrolled".to_owned()),
-        Some(reason) => (stop_if(!is_on_its_way), format!("not_started_{reason}")),
+        Some(reason) => (stop_if(!is_enrolled), format!("not_started_{reason}")),
     };
     Gate { at: Some(row.noted_at).into(), ..Gate::new("trigger", decision, detail) }
 }

@@ -267,8 +267,8 @@ async fn transactional(explainer: &mut Explainer<'_>, id: Uuid, address: &Addres
     let due_at = send.scheduled_at.unwrap_or(*send.row.created_at);
     gates.push(gates::message("send", id, due_at, rejected, Utc::now()));
     let about = ExplainedMail { kind: "send", id };
-    let explained = explanation(explainer, about, address, contact.as_ref(), gates, None).await?;
-    Ok(Explanation { send: Some(send), ..explained })
+    // The command shows the send itself.
+    explanation(explainer, about, address, contact.as_ref(), gates, None).await
 }
 
 /// The newest enrollment decides, one that is under way before others; what is shown as the send is its newest mail.

@@ -44,8 +44,8 @@ const WORKERS: usize = 4;
 /// Launches handled at once, and of them those of one product in one environment: each counts an audience.
 const LAUNCHES: usize = 4;
 const LAUNCHES_PER_PRODUCT: usize = 2;
-/// Launches that are handled or wait for their turn, which comes in the order of the stream, and of them those of one product in one
-/// environment: a product whose launches last leaves workers to the others.
+/// Launches that are handled or wait for their turn, which comes in the order of the stream: a worker for each. Of them those of one product in
+/// one environment: a product whose launches last leaves workers to the others.
 const LAUNCHES_IN_HAND: usize = 32;
 const LAUNCHES_IN_HAND_PER_PRODUCT: usize = 8;
 /// How long a launch stays on the bus that is more than its product may have in hand, or whose turn did not come.

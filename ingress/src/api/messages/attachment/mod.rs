@@ -63,7 +63,7 @@ const INSPECTION_KIB_MIN: usize = 12 * 1024;
 /// How much more than its own size a file takes while it is looked into.
 const INSPECTION_WEIGHT: usize = 3;
 /// Most messages with attachments of one tenant that are looked into in an hour, by each process: taken or refused.
-const INSPECTIONS_PER_HOUR: u32 = 600;
+pub(crate) const INSPECTIONS_PER_HOUR: u32 = 600;
 const HOUR: Duration = Duration::from_secs(3_600);
 const TENANTS_REMEMBERED: u64 = 10_000;
 /// Longest content id, in bytes.
@@ -239,7 +239,7 @@ impl Drop for Inspection {
 ///
 /// # Errors
 /// 429 `message_rate_exceeded`: refused ones are not counted among the tenant's messages, so they have a limit of their own.
-async fn admit(tenant: Uuid) -> Result<Inspection, ApiError> {
+pub(crate) async fn admit(tenant: Uuid) -> Result<Inspection, ApiError> {
     static COUNTS: LazyLock<Cache<Uuid, Arc<Hour>>> =
         LazyLock::new(|| Cache::builder().max_capacity(TENANTS_REMEMBERED).time_to_live(HOUR).build());
     let hour = COUNTS.get_with(tenant, async { Arc::new((Instant::now(), AtomicU32::default())) }).await;

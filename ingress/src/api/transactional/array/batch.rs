@@ -107,6 +107,7 @@ async fn prepare(context: PreparationContext, body: SendMailBatch) -> Result<Arr
     let tenant = context.tenant;
     let mut items = tokio::task::spawn_blocking(move || ArrayItems::of_tenant(messages, tenant)).await?;
     items.inspect_files(&context.ingress, &context.caller.product).await?;
+    items.keep_inspections();
     Ok(items)
 }
 

@@ -39,6 +39,8 @@ pub(super) struct ArrayItem {
     /// The tenant, once it is found.
     pub tenant: Option<Uuid>,
     pub state: ItemState,
+    /// Its files were looked into: it counts against the hourly limit of its tenant once it is decided.
+    inspection: Option<Inspection>,
 }
 
 /// The state of an item.
@@ -59,7 +61,7 @@ pub(super) enum ItemState {
 impl ArrayItem {
     fn read(index: usize, body: Value) -> Self {
         let state = ItemState::Repeated(None);
-        let mut item = Self { index, key: None, holds_key: false, claim: None, tenant: None, state };
+        let mut item = Self { index, key: None, holds_key: false, claim: None, tenant: None, state, inspection: None };
         match item.take_key_and_tenant(body) {
             Ok(fields) => {
                 let read = json::decode::<SendTransactional>(fields).and_then(validate);
@@ -185,22 +187,24 @@ impl ArrayItems {
     /// 413 for files that are too large together; 503 if a file cannot be read now, so that the array is repeated as a whole.
     pub(super) async fn inspect_files(&mut self, ingress: &Ingress, product: &str) -> Result<(), ApiError> {
         attachment::check_total(self.0.iter().flat_map(ArrayItem::uploads).map(Upload::decoded_bytes).sum())?;
-        // They count when all of them are decided: an array that is repeated as a whole does not use up the limit of its repeat.
-        let mut inspections = Vec::new();
         for item in &mut self.0 {
             let (Some(tenant), ItemState::Open(read)) = (item.tenant, &mut item.state) else { continue };
             let Ok(valid) = &mut **read else { continue };
             let inspected = valid.inspect_files(ingress, product, tenant).await;
             match inspected {
-                Ok(inspection) => inspections.extend(inspection),
+                Ok(inspection) => item.inspection = inspection,
                 Err(error) if error.status.is_server_error() => {
                     return Err(error.detail(format!("the files of item {}, from 0, cannot be read now", item.index)));
                 }
                 Err(error) => **read = Err(error),
             }
         }
-        inspections.into_iter().for_each(Inspection::keep);
         Ok(())
+    }
+
+    /// Counts the files of these items, which are decided. Those of others do not use up the limit of their repeat.
+    pub(super) fn keep_inspections(&mut self) {
+        self.0.iter_mut().filter_map(|item| item.inspection.take()).for_each(Inspection::keep);
     }
 
     /// The outcome of each item, in order. An item that repeats an earlier one has its outcome.
@@ -268,7 +272,7 @@ impl ArrayItems {
         self.0.retain(|item| indexes.contains(&item.index));
     }
 
-    /// Leaves all items of a tenant until the array comes again. What became of them was rolled back.
+    /// Leaves all items of a tenant until the array comes again.
     pub(super) fn leave(&mut self, tenant: Uuid) {
         for item in self.0.iter_mut().filter(|item| item.tenant == Some(tenant)) {
             item.state = ItemState::Left;
@@ -343,6 +347,24 @@ mod tests {
         let other = ArrayItems::of_tenant(vec![good], schemas::new_id());
         let fingerprint = |items: &ArrayItems, at: usize| items.0[at].key.as_ref().unwrap().fingerprint;
         assert_ne!(fingerprint(&items, 1), fingerprint(&other, 0), "one key may serve several tenants");
+    }
+
+    #[tokio::test]
+    async fn files_of_an_item_that_is_left_do_not_count() {
+        let item = json!({"template_id": schemas::new_id(), "email": "ann@example.com"});
+        let tenant = schemas::new_id();
+        let mut items = ArrayItems::of_tenant(vec![item.clone(), item], tenant);
+        for item in &mut items.0 {
+            item.inspection = Some(attachment::admit(tenant).await.unwrap());
+        }
+        items.0[1].state = ItemState::Left;
+        assert_eq!(items.take_left(), [1]);
+        items.keep_inspections();
+        let mut more = Vec::new();
+        while let Ok(inspection) = attachment::admit(tenant).await {
+            more.push(inspection);
+        }
+        assert_eq!(more.len() + 1, attachment::INSPECTIONS_PER_HOUR as usize);
     }
 
     #[test]

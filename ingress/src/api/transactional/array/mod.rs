@@ -119,10 +119,13 @@ pub(crate) async fn accept_array(
     let db = tx.db();
     store::find_tenants(db, caller, &mut items).await?;
     keys::claim_keys(db, caller.lineage, &mut items).await?;
-    let announcements = match items.check_requests().as_slice() {
-        [tenant] => accept_for_tenant(db, caller, *tenant, &mut items, true).await?,
-        tenants => accept_for_tenants(db, caller, tenants, &mut items).await?,
-    };
+    let mut announcements = Vec::new();
+    let tenants = items.check_requests();
+    for tenant in &tenants {
+        // Of several tenants, one would hold rows while it waits for those of another.
+        let at_once = tenants.len() == 1;
+        announcements.extend(accept_for_tenant(db, caller, *tenant, &mut items, at_once).await?);
+    }
     keys::store_answers(db, caller.lineage, &items).await?;
     summary.left = items.take_left();
     let decided = items.summary();
@@ -131,6 +134,7 @@ pub(crate) async fn accept_array(
     let stored = serde_json::to_vec(&summary).map_err(|error| ApiError::unexpected(&error))?;
     key.store_answer(db, caller.lineage, ACCEPTED, &stored).await?;
     tx.commit().await?;
+    items.keep_inspections();
     ingress.facts.notify();
     announce(ingress, announcements);
     note_items(&ingress.request_log, operation, caller, &items, begun.elapsed());
@@ -169,32 +173,8 @@ fn note_items(
     }
 }
 
-/// Accepts or refuses the requests of several tenants. Those of a tenant whose rows another transaction holds are left.
-async fn accept_for_tenants(
-    db: &mut PgConnection,
-    caller: &Caller,
-    tenants: &[Uuid],
-    items: &mut ArrayItems,
-) -> Result<Vec<Publication>, ApiError> {
-    let mut announcements = Vec::new();
-    for tenant in tenants {
-        sqlx::raw_sql("savepoint of_tenant").execute(&mut *db).await?;
-        // Not at once: one tenant would hold rows while it waits for those of another.
-        match accept_for_tenant(&mut *db, caller, *tenant, items, false).await {
-            Ok(accepted) => announcements.extend(accepted),
-            // Should Postgres be away, there is nothing to roll back to.
-            Err(error) if error.status == StatusCode::SERVICE_UNAVAILABLE => {
-                sqlx::raw_sql("rollback to savepoint of_tenant").execute(&mut *db).await?;
-                items.leave(*tenant);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(announcements)
-}
-
-/// Accepts or refuses one tenant's requests, and writes the sends of those that are due, if `at_once`. Returns the announcements of the
-/// accepted ones.
+/// Accepts or refuses one tenant's requests. `at_once` writes the sends of those that are due, and waits for contacts that another transaction
+/// holds; else such a tenant's requests are left. Returns the announcements of the accepted ones.
 async fn accept_for_tenant(
     db: &mut PgConnection,
     caller: &Caller,
@@ -205,7 +185,14 @@ async fn accept_for_tenant(
     runtime::db::confine(db, tenant).await?;
     let contents = store::find_contents(db, tenant, &items.templates(tenant)).await?;
     let senders = store::find_senders(db, tenant, &items.senders(tenant)).await?;
-    let contacts = named::hold_addresses(db, tenant, &items.contacts(tenant)).await?;
+    let contacts = if at_once {
+        named::hold_addresses(db, tenant, &items.contacts(tenant)).await?
+    } else if let Some(free) = named::try_hold_addresses(db, tenant, &items.contacts(tenant)).await? {
+        free
+    } else {
+        items.leave(tenant);
+        return Ok(Vec::new());
+    };
     let mut batches = NewBatches::default();
     let mut requests = Vec::new();
     for item in items.of_mut(tenant) {
