@@ -337,7 +337,8 @@ create index sends_by_contact on sends (tenant_id, contact_id, id) where campaig
 select enable_row_security('sends');
 
 -- Append-only facts about sends, in the partition of the send's launch. The key starts with the send, so a send's timeline
--- is one index range and a repeated signal is refused by the same index.
+-- is one index range and a repeated signal is refused by the same index. A server's plain acceptance, which most mail has, is no row of this
+-- table: it stands in the send's own row (`acceptances`).
 create table events (
     tenant_id uuid not null,
     send_id uuid not null,
@@ -353,6 +354,33 @@ create table events (
 -- their writers nothing.
 create index events_by_time on events using brin (recorded_at) with (pages_per_range = 32, autosummarize = on);
 select enable_row_security('events');
+
+-- What the fact of an acceptance tells, by the columns of its send.
+create function acceptance_detail(attempts smallint, smtp_code smallint, enhanced_code text, response text) returns jsonb
+language sql stable parallel safe
+as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+        'attempt', attempts, 'smtp_code', smtp_code, 'enhanced_code', enhanced_code, 'response', response))
+$$;
+grant execute on function acceptance_detail(smallint, smallint, text, text) to postrider_ingress, postrider_stages;
+
+-- Plain acceptances, as facts. A send that is sent, and has no event that says so, was accepted by a server in its last attempt; this fact has
+-- the id of the send.
+create view acceptances with (security_invoker = true) as
+select s.tenant_id, s.id as send_id, s.id, s.month, 'sent' as type, s.decided_at as occurred_at, s.decided_at as recorded_at,
+       acceptance_detail(s.attempts, s.smtp_code, s.enhanced_code, s.response) as detail
+from sends s
+where s.state = 'sent'
+  -- Asked of each send, by key: a join might read all events of the tenant.
+  and not exists (select from events e
+                  where e.tenant_id = s.tenant_id and e.send_id = s.id and e.month = s.month and e.type = 'sent' offset 0);
+
+-- All facts about sends.
+create view send_facts with (security_invoker = true) as
+select tenant_id, send_id, id, month, type, occurred_at, recorded_at, detail from events
+union all
+select * from acceptances;
+grant select on acceptances, send_facts to postrider_ingress, postrider_stages;
 
 -- What was rendered for one priority send, kept until it is decided, so that a second attempt has the same bytes. In the form it has on
 -- the bus: a frame with one recipient.

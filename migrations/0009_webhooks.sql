@@ -1,9 +1,9 @@
 -- Events for products: the outbox and its triggers, webhook subscriptions and their deliveries, feeds on the bus.
 --
 -- Facts about sends are in `events`, everything else that becomes an event is in `notices`, new contacts are in `contacts`. A
--- trigger on each of these adds a row to `outbox` in the same transaction, so that every writer does it. The webhooks stage takes
--- outbox rows out in the transaction that makes deliveries of them. So an event is published however the writer, the bus or the
--- stage ends.
+-- trigger on each of these adds a row to `outbox` in the same transaction, so that every writer does it. Acceptances, which stand in `sends`
+-- (a view), are noted by the statements that write them. The webhooks stage takes outbox rows out in the transaction that makes
+-- deliveries of them. So an event is published however the writer, the bus or the stage ends.
 
 -- Products whose events go to the bus, for systems that subscribe there (`postrider feed`).
 create table event_feeds (
@@ -46,6 +46,7 @@ begin
                   where k.tenant_id = w.id);
 end $$;
 revoke execute on function subscribed_tenants(uuid[]) from public;
+grant execute on function subscribed_tenants(uuid[]) to postrider_stages;
 
 -- What becomes an event and is no fact about a send.
 create table notices (
@@ -421,7 +422,7 @@ create table webhook_replays (
     since timestamptz not null,
     until timestamptz not null,
     status text not null default 'running' check (status in ('running', 'completed', 'cancelled')),
-    source text not null default 'events' check (source in ('events', 'notices', 'contacts')),
+    source text not null default 'acceptances' check (source in ('acceptances', 'events', 'notices', 'contacts')),
     cursor_at timestamptz not null,             -- at first: since
     cursor_id uuid not null default '00000000-0000-0000-0000-000000000000',
     step_seconds double precision not null default 60,

@@ -56,7 +56,7 @@ found as (
 select f.kind as "kind!", f.id as "id!",
        f.data || case when f.kind = 'send' then jsonb_build_object('events', array(
            select jsonb_build_object('type', e.type, 'occurred_at', e.occurred_at, 'detail', e.detail)
-           from events e
+           from send_facts e
            where e.tenant_id = $1 and e.send_id = f.id and e.month = (select w.month from own w where w.id = f.id)
            order by e.occurred_at, e.id
        )) else '{}' end as "data!"

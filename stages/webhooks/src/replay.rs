@@ -17,6 +17,8 @@ use crate::fan_out::{self, EventKey};
 
 /// How soon a requested replay begins.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// How many batches are looked at in one transaction for acceptances in a replay's time.
+const BATCHES: i64 = 10_000;
 /// About how many facts are replayed in one transaction.
 const SLICE: usize = 1_000;
 /// A time slice with more facts than this is shortened.
@@ -93,6 +95,7 @@ impl Sweep for Replays {
                 replay.status = "cancelled".to_owned();
                 0
             }
+            "acceptances" => replay.acceptances(&mut tx).await?,
             "events" => replay.events(&mut tx).await?,
             _ => replay.rows(&mut tx).await?,
         };
@@ -108,7 +111,43 @@ impl Replay {
         (self.source, self.cursor_at, self.cursor_id) = (source.to_owned(), self.since, Uuid::nil());
     }
 
-    /// Replays the facts about sends of one time slice. No index orders these facts by time, only a BRIN index finds the pages of a
+    /// Replays the acceptances of the tenant's next batches. They stand in the rows of sends (`acceptances`), which no index orders by time.
+    async fn acceptances(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
+        let rows = sqlx::query_file!(
+            "queries/replayed_acceptances.sql",
+            self.tenant_id,
+            self.cursor_id,
+            self.since,
+            self.until,
+            BATCHES,
+            SLICE as i64
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        let Some(last) = rows.first().and_then(|row| row.last_batch) else {
+            self.start_table("events");
+            return Ok(0);
+        };
+        self.cursor_id = last;
+        let tenant_id = self.tenant_id;
+        let keys = rows.into_iter().filter_map(|row| {
+            let (id, month) = row.send_id.zip(row.month)?;
+            Some(EventKey { tenant_id, send_id: id, id, month })
+        });
+        self.replay_facts(db, &keys.collect::<Vec<_>>()).await
+    }
+
+    /// Delivers the events of these facts about sends.
+    async fn replay_facts(&self, db: &mut PgConnection, keys: &[EventKey]) -> Result<i64, StageError> {
+        let mut pending = Vec::new();
+        for part in keys.chunks(SLICE) {
+            pending.extend(fan_out::read_pending_events(db, part, &[], &[]).await?.0);
+        }
+        // All at once: another replay of the product may have the same bodies in parts that are cut differently.
+        fan_out::replay_events(db, self.subscription_id, pending).await
+    }
+
+    /// Replays the other facts about sends of one time slice. No index orders these facts by time, only a BRIN index finds the pages of a
     /// time; so the time slice is adapted until it contains about [`SLICE`] facts.
     async fn events(&mut self, db: &mut PgConnection) -> Result<i64, StageError> {
         // Nothing was recorded before the oldest month that is kept.
@@ -132,12 +171,7 @@ impl Replay {
             self.step_seconds = (self.step_seconds / 8.0).max(STEP_MIN_SECONDS);
             return Ok(0);
         };
-        let mut pending = Vec::new();
-        for part in rows.chunks(SLICE) {
-            pending.extend(fan_out::read_pending_events(db, part, &[], &[]).await?.0);
-        }
-        // All at once: another replay of the product may have the same bodies in parts that are cut differently.
-        let deliveries = fan_out::replay_events(db, self.subscription_id, pending).await?;
+        let deliveries = self.replay_facts(db, &rows).await?;
         self.cursor_at = end;
         if rows.len() < SLICE {
             self.step_seconds = (self.step_seconds * 4.0).min(STEP_MAX_SECONDS);
@@ -352,8 +386,7 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(completed, free);
-        let untouched =
-            "select count(*) from webhook_replays where status = 'running' and source = 'events' and cursor_at = since";
+        let untouched = "select count(*) from webhook_replays where status = 'running' and source = 'acceptances' and cursor_at = since";
         assert_eq!(rig.number(untouched).await, 10);
     }
 

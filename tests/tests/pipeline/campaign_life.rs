@@ -67,11 +67,6 @@ async fn the_variant_that_is_clicked_more_goes_to_the_rest_and_everybody_gets_on
         .execute(&rig.pool)
         .await
         .unwrap();
-    sqlx::query("update events e set occurred_at = occurred_at - interval '1 minute' from sends s where s.campaign_id = $1 and e.send_id = s.id")
-        .bind(campaign)
-        .execute(&rig.pool)
-        .await
-        .unwrap();
     for address in got["Better"].iter().take(12).chain(got["Control"].iter().take(2)) {
         rig.click(address).await;
     }

@@ -192,8 +192,15 @@ exported! {
         recorded_at: Time,
         detail: Value,
     }
-    r#"select send_id, id as event_id, type as "type", occurred_at, recorded_at, detail
-       from events where tenant_id = $1 and (send_id, id) > ($2, $4)
+    r#"select send_id as "send_id!", id as "event_id!", type as "type!", occurred_at as "occurred_at!", recorded_at as "recorded_at!",
+              detail as "detail!"
+       from (
+           (select send_id, id, type, occurred_at, recorded_at, detail from events
+            where tenant_id = $1 and (send_id, id) > ($2, $4) order by send_id, id limit $3)
+           union all
+           (select send_id, id, type, occurred_at, recorded_at, detail from acceptances
+            where tenant_id = $1 and send_id >= $2 and (send_id, id) > ($2, $4) order by send_id limit $3)
+       ) f
        order by send_id, id limit $3"#, slice => slice.start().second;
     // Not in the statement: there it would search a whole tenant for a slice of new events.
     fn is_wanted(&self, slice: &ExportSlice<Self>) -> bool {

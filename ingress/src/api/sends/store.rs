@@ -107,9 +107,9 @@ const TIMELINE_MAX: i64 = 1_000;
 pub(crate) async fn events(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<EventRow>> {
     sqlx::query_as!(
         EventRow,
-        "select type as kind, occurred_at, detail from events
+        r#"select type as "kind!", occurred_at as "occurred_at!", detail as "detail!" from send_facts
          where tenant_id = $1 and send_id = $2 and month = $3
-         order by occurred_at, recorded_at, id limit $4",
+         order by occurred_at, recorded_at, id limit $4"#,
         tenant,
         id,
         SendId(id).month(),

@@ -408,12 +408,12 @@ async fn what_a_provider_tells_of_a_send_in_doubt_proves_that_it_left() {
     // By SES it did not go.
     assert_eq!(states, ["sent", "sent", "unknown", "unknown"]);
     assert_eq!(mailed.number("select sent::bigint from batches").await, 2);
-    assert_eq!(mailed.number("select count(*) from events where type = 'sent'").await, 2);
+    assert_eq!(mailed.number("select count(*) from send_facts where type = 'sent'").await, 2);
     assert_eq!(mailed.number("select count(*) from provider_messages").await, 2);
     // Told again, nothing changes.
     mailed.told(&delivery(mailed.send(0), at)).await;
     mailed.all_handled().await;
-    assert_eq!(mailed.number("select count(*) from events where type = 'sent'").await, 2);
+    assert_eq!(mailed.number("select count(*) from send_facts where type = 'sent'").await, 2);
     mailed.assert_books().await;
 }
 

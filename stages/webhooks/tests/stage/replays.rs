@@ -10,7 +10,7 @@ use stage_rig::{
     until,
 };
 
-use crate::world::{World, notice};
+use crate::world::{World, facts, mail, notice};
 
 fn told(receiver: &Receiver) -> BTreeMap<String, Bytes> {
     receiver.hits().into_iter().map(|hit| (hit.event(), hit.body)).collect()
@@ -64,6 +64,36 @@ async fn a_replay_repeats_ended_and_leaves_pending_deliveries() {
     assert_eq!(receiver.count(), 20 + 5 + 20);
     assert_eq!(told(&receiver).len(), 25, "as many bodies as events");
     assert_eq!(world.rig.number("select deliveries from webhook_replays").await, 20);
+}
+
+/// An acceptance stands in the row of its send; one by a provider's report is an event.
+#[tokio::test]
+async fn a_replay_has_the_acceptances_of_its_time_once() {
+    let (world, receiver, subscription) = World::receiving(Manner::Status(200), &["email.sent"]).await;
+    for _ in 0..2 {
+        mail(&world.rig, &world.tenant, 500).await;
+    }
+    sqlx::raw_sql(
+        "update sends set state = 'sent', attempts = 1, provider = 'smtp', smtp_code = 250, decided_at = now();
+         update batches set queued = 0, sent = size, state = 'done', done_at = now()",
+    )
+    .execute(&world.rig.pool)
+    .await
+    .unwrap();
+    let reported = [world.send(0), world.send(1)];
+    facts(&world.rig, &world.tenant, &reported, "sent", json!({"attempt": 1, "evidence": true})).await;
+    let earlier = "update sends set decided_at = now() - interval '2 hours' where id = $1";
+    world.execute(earlier, world.send(2)).await;
+    world.start(&[]).await;
+    until("the reported ones are delivered", async || world.deliveries("delivered").await == 2).await;
+    for _ in 0..2 {
+        let replay = world.replay(subscription).await;
+        until("the replay is over", async || is_over(&world, replay).await).await;
+        until("nothing waits", async || world.deliveries("pending").await == 0).await;
+    }
+    assert_eq!(world.rig.number("select min(deliveries) from webhook_replays").await, 1_499);
+    assert_eq!(receiver.count(), 2 + 2 * 1_499);
+    assert_eq!(told(&receiver).len(), 1_499, "as many bodies as events");
 }
 
 #[tokio::test]

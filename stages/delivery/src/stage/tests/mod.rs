@@ -29,7 +29,7 @@ async fn a_campaign_batch_is_sent_signed_and_recorded() {
     assert_eq!(world.row(batch.send(0)).await, row("sent", None, 1));
     assert_eq!(world.states(&batch).await, ["sent", "sent"]);
     assert_eq!(world.text("select state from batches where tenant_id = $1").await.unwrap(), "done");
-    assert_eq!(world.number("select count(*) from events where tenant_id = $1 and type = 'sent'").await, 2);
+    assert_eq!(world.number("select count(*) from send_facts where tenant_id = $1 and type = 'sent'").await, 2);
     assert_eq!(
         world
             .number(

@@ -1,7 +1,8 @@
 -- Acceptances of mails that are the last open ones of their batches, in one statement: what `accept.sql` and `move_counters.sql` do in a
 -- transaction. For such a batch nothing is left to be looked at: it is done. Where another mail is open, or a row has moved meanwhile, nothing
--- happens. $1 tenants and $2 batches in their order, which is that of every writer; $11 the shard of the totals. What is asked of a batch is
--- asked of the row that was locked, not of the statement's snapshot. Answers the position of each that moved. Primary keys.
+-- happens. $1 tenants and $2 batches in their order, which is that of every writer; $10 the shard of the totals. What is asked of a batch is
+-- asked of the row that was locked, not of the statement's snapshot; the subscriptions are those of the snapshot: one that is made while
+-- this waits gets the mail from a replay only. Answers the position of each that moved. Primary keys.
 with locked as materialized (
     select u.position, b.tenant_id, b.id, b.kind, b.open
     from unnest($1::uuid[], $2::uuid[]) with ordinality as u (tenant_id, id, position)
@@ -14,20 +15,20 @@ with locked as materialized (
     set state = 'sent', reason = null, fence_token = null, lease_until = null, decided_at = now(), smtp_code = a.smtp_code,
         enhanced_code = a.enhanced_code, response = a.response, provider_message_id = a.provider_message_id
     from locked l
-    join unnest($3::uuid[], $4::uuid[], $5::int2[], $6::text[], $7::text[], $8::text[], $9::uuid[]) with ordinality
-        as a (id, token, smtp_code, enhanced_code, response, provider_message_id, event_id, position) on a.position = l.position
-    where l.open = 1 and s.tenant_id = l.tenant_id and s.id = a.id and s.month = $10 and s.state = 'fenced' and s.fence_token = a.token
-    returning s.tenant_id, s.id, s.attempts, s.smtp_code, s.enhanced_code, s.response, a.event_id, a.position, l.id as batch_id, l.kind,
+    join unnest($3::uuid[], $4::uuid[], $5::int2[], $6::text[], $7::text[], $8::text[]) with ordinality
+        as a (id, token, smtp_code, enhanced_code, response, provider_message_id, position) on a.position = l.position
+    where l.open = 1 and s.tenant_id = l.tenant_id and s.id = a.id and s.month = $9 and s.state = 'fenced' and s.fence_token = a.token
+    returning s.tenant_id, s.id, a.position, l.id as batch_id, l.kind,
         coalesce(delivers_at_once(s.provider) and s.bounced_at is null, false) as delivered
-), facts as (
-    insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
-    select m.tenant_id, m.id, m.event_id, $10, 'sent', now(),
-           jsonb_strip_nulls(jsonb_build_object(
-               'attempt', m.attempts, 'smtp_code', m.smtp_code, 'enhanced_code', m.enhanced_code, 'response', m.response))
+), noted as (
+    insert into outbox (tenant_id, source, month, sends, ids)
+    select m.tenant_id, 'events', $9, array_agg(m.id), array_agg(m.id)
     from accepted m
+    where m.tenant_id = any (array(select subscribed_tenants((select array_agg(distinct tenant_id) from accepted))))
+    group by m.tenant_id
 ), rolled as (
     insert into rollups as r (tenant_id, hour, kind, event, shard, count)
-    select m.tenant_id, date_trunc('hour', now(), 'UTC'), m.kind, e.event, $11, count(*)
+    select m.tenant_id, date_trunc('hour', now(), 'UTC'), m.kind, e.event, $10, count(*)
     from accepted m
     cross join lateral (values ('sent', true), ('delivered', m.delivered)) as e (event, counts)
     where e.counts and m.kind <> 'test'

@@ -148,7 +148,7 @@ pub(super) async fn fence(
     Ok(passed.into_iter().filter_map(index_of).collect())
 }
 
-/// Records plain acceptances, and writes their facts; answers as [`apply`]. The changes must be of one month, in order of send id.
+/// Records plain acceptances; answers as [`apply`]. The changes must be of one month, in order of send id.
 pub(super) async fn accept(
     db: &mut PgConnection,
     month: NaiveDate,
@@ -166,7 +166,6 @@ pub(super) async fn accept(
         &column(changes, |change| change.answer.enhanced.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.answer.text.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.provider_message_id.as_deref()) as &[Option<&str>],
-        &column(changes, |change| change.event_id()),
         month
     )
     .fetch_all(db)
@@ -192,7 +191,6 @@ pub(super) async fn accept_last(
         &column(changes, |change| change.answer.enhanced.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.answer.text.as_deref()) as &[Option<&str>],
         &column(changes, |change| change.provider_message_id.as_deref()) as &[Option<&str>],
-        &column(changes, |change| change.event_id()),
         month,
         shard
     )

@@ -101,7 +101,7 @@ fn statements(ids: &[Uuid]) -> Vec<Prepared> {
     let accept = [
         [keys.clone(), each(&TENANT.to_string(), "uuid"), each("250", "int2")].join(", "),
         [each("null", "text"), each("null", "text"), each("null", "text")].join(", "),
-        [ids.clone(), month.to_owned()].join(", "),
+        month.to_owned(),
     ];
     let counts = vec![each("0", "int4"); 10].join(", ");
     let move_counters = [
