@@ -12,13 +12,13 @@ pub(super) fn find(name: &str) -> Option<(usize, Run)> {
         "abs" => (0, |input, _| one(input, i64::checked_abs, f64::abs)),
         "ceil" => (0, |input, _| one(input, Some, f64::ceil)),
         "floor" => (0, |input, _| one(input, Some, f64::floor)),
-        "plus" => (1, |input, operands| two(input, operands, i64::checked_add, |a, b| a + b)),
-        "minus" => (1, |input, operands| two(input, operands, i64::checked_sub, |a, b| a - b)),
-        "times" => (1, |input, operands| two(input, operands, i64::checked_mul, |a, b| a * b)),
+        "plus" => (1, |input, operands| two(input, operands, i64::checked_add, sum)),
+        "minus" => (1, |input, operands| two(input, operands, i64::checked_sub, |a, b| sum(a, -b))),
+        "times" => (1, |input, operands| two(input, operands, i64::checked_mul, |a, b| decimal(a * b, 0.0))),
         "at_least" => (1, |input, operands| two(input, operands, |a, b| Some(a.max(b)), f64::max)),
         "at_most" => (1, |input, operands| two(input, operands, |a, b| Some(a.min(b)), f64::min)),
-        "divided_by" => (1, |input, operands| two(input, operands, floor_div, |a, b| a / b)),
-        "modulo" => (1, |input, operands| two(input, operands, floor_rem, |a, b| a - b * (a / b).floor())),
+        "divided_by" => (1, |input, operands| two(input, operands, floor_div, quotient)),
+        "modulo" => (1, |input, operands| two(input, operands, floor_rem, |a, b| sum(a, -b * quotient(a, b).floor()))),
         _ => return None,
     })
 }
@@ -61,6 +61,24 @@ fn floor_rem(a: i64, b: i64) -> Option<i64> {
     if rest != 0 && (rest < 0) != (b < 0) { rest.checked_add(b) } else { Some(rest) }
 }
 
+/// A result without the error of binary fractions, which prices would show: 0.1 plus 0.2 is 0.30000000000000004. The error is at the
+/// sixteenth digit of the largest of the numbers, which are the result and `operand`.
+fn decimal(result: f64, operand: f64) -> f64 {
+    let exponent = result.abs().max(operand).log10().floor();
+    // The smallest number has the exponent -324.
+    let places = (14.0 - exponent).clamp(0.0, 340.0) as usize;
+    // Adding zero takes the sign from a zero.
+    format!("{result:.places$}").parse::<f64>().map_or(result, |rounded| rounded + 0.0)
+}
+
+fn sum(a: f64, b: f64) -> f64 {
+    decimal(a + b, a.abs().max(b.abs()))
+}
+
+fn quotient(a: f64, b: f64) -> f64 {
+    decimal(a / b, 0.0)
+}
+
 fn float(result: f64) -> FilterResult {
     if result.is_finite() { Ok(Value::scalar(result)) } else { Err(RenderFault::Filter) }
 }
@@ -100,7 +118,8 @@ pub(super) fn round(input: &dyn ValueView, operands: &[ValueCow<'_>]) -> FilterR
         Number::Float(number) if places == 0 => to_whole(number.round()),
         Number::Float(number) => {
             let scale = 10f64.powi(i32::try_from(places).unwrap_or(0));
-            float((number * scale).round() / scale)
+            // Adding zero takes the sign from a zero.
+            float(decimal(number * scale, 0.0).round() / scale + 0.0)
         }
     }
 }

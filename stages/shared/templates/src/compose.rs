@@ -9,7 +9,7 @@ use runtime::Budget;
 
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::limits::{FAULTS, INCLUDE_DEPTH, INCLUDES, READING, SOURCE_BYTES, text_steps};
-use super::names::{Locals, SAVED_NAME};
+use super::names::{GIVEN_NAME, Locals, SAVED_NAME};
 use super::program::{Builder, Context};
 use super::scan::{Insertion, ScannedSource, SourceKind, plain_lines, scan_source};
 use super::structure;
@@ -240,16 +240,20 @@ impl PartComposer<'_> {
                         let detail = format!("more than {INCLUDES} snippets in one part");
                         return Err(self.fault(FaultCode::TooManyIncludes, detail, at));
                     }
-                    // A parameter holds inside its snippet: what had its name has it again behind.
-                    let outer = |key: &str, number: usize| format!("{SAVED_NAME}{number}_{key}");
+                    // A parameter holds inside its snippet: what had its name has it again behind. All values are read before
+                    // the first name is set: they may name each other.
                     let number = self.includes;
+                    let kept = |prefix: &str, key: &str| format!("{prefix}{number}_{key}");
                     for (key, value) in &include.parameters {
-                        tag(self, &format!("{{% assign {} = {key} %}}", outer(key, number)))?;
-                        tag(self, &format!("{{% assign {key} = {value} %}}"))?;
+                        tag(self, &format!("{{% assign {} = {key} %}}", kept(SAVED_NAME, key)))?;
+                        tag(self, &format!("{{% assign {} = {value} %}}", kept(GIVEN_NAME, key)))?;
+                    }
+                    for (key, _) in &include.parameters {
+                        tag(self, &format!("{{% assign {key} = {} %}}", kept(GIVEN_NAME, key)))?;
                     }
                     self.include(&include.name, index, insertion.at, at)?;
                     for (key, _) in include.parameters.iter().rev() {
-                        tag(self, &format!("{{% assign {key} = {} %}}", outer(key, number)))?;
+                        tag(self, &format!("{{% assign {key} = {} %}}", kept(SAVED_NAME, key)))?;
                     }
                 }
             }

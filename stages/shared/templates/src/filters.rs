@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use liquid::model::{KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, ValueViewCmp};
+use liquid::model::{DateTime, KString, KStringCow, ScalarCow, State, Value, ValueCow, ValueView, ValueViewCmp};
 use liquid::{Object, Parser, ParserBuilder, Template};
 use runtime::{Budget, Spent};
 
@@ -380,10 +380,24 @@ fn slice(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     text(part.unwrap_or_default())
 }
 
+/// Reads a day (`2026-12-24`), an RFC 3339 time, seconds since 1970, or what else liquid reads. A time keeps its offset.
+fn read_date(text: &str) -> Option<DateTime> {
+    if text.as_bytes().get(4) != Some(&b'-') {
+        return DateTime::from_str(text);
+    }
+    // liquid reads no day alone, and none of the `T`, the `Z` and the colon in the offset that RFC 3339 has.
+    let (day, time) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00:00"));
+    let time = time.strip_suffix(['Z', 'z']).unwrap_or(time);
+    let (clock, offset) = time.find(['+', '-']).map_or((time, "+0000"), |at| time.split_at(at));
+    DateTime::from_str(&format!("{day} {} {}", clock.trim_end(), offset.replace(':', "")))
+}
+
 /// `date: "%B %d, %Y"`. What is no date passes unchanged, as in Liquid.
 fn date(input: &dyn ValueView, arguments: &[ValueCow<'_>]) -> FilterResult {
     let format = argument(arguments, 0);
-    let Some(date) = input.as_scalar().as_ref().and_then(ScalarCow::to_date_time) else { return Ok(input.to_value()) };
+    let Some(date) = input.as_scalar().and_then(|scalar| read_date(&scalar.to_kstr())) else {
+        return Ok(input.to_value());
+    };
     if format.is_empty() {
         return Ok(input.to_value());
     }

@@ -27,6 +27,8 @@ pub(super) const BARE_OTHERS: [&str; 3] = ["unsubscribe_url", "preferences_url",
 
 /// How names begin that keep what a parameter of a snippet had been before.
 pub(super) const SAVED_NAME: &str = "outer__";
+/// How names begin that keep what a parameter of a snippet is set to.
+pub(super) const GIVEN_NAME: &str = "inner__";
 
 /// The fields a tenant has defined for its contacts.
 #[derive(Debug, Clone, Default)]
@@ -38,9 +40,11 @@ pub struct KnownFields {
 /// Names a part sets itself.
 #[derive(Debug, Default)]
 pub(super) struct Locals {
-    pub(super) assigned: HashSet<String>,
-    pub(super) captured: HashSet<String>,
+    assigned: HashSet<String>,
+    captured: HashSet<String>,
     loops: HashSet<String>,
+    /// Parameters of snippets, which hold inside these only.
+    parameters: HashSet<String>,
 }
 
 impl Locals {
@@ -48,7 +52,11 @@ impl Locals {
         let mut locals = Self::default();
         for item in items {
             match &item.kind {
-                ItemKind::Tag(LiquidTag::Assign(name, _)) => locals.assigned.insert(name.clone()),
+                ItemKind::Tag(tag @ LiquidTag::Assign(name, _)) => {
+                    let is_parameter = parameter_set(tag).is_some();
+                    let names = if is_parameter { &mut locals.parameters } else { &mut locals.assigned };
+                    names.insert(name.clone())
+                }
                 ItemKind::Tag(LiquidTag::Capture(name)) => locals.captured.insert(name.clone()),
                 ItemKind::Tag(LiquidTag::For(read)) => locals.loops.insert(read.variable.clone()),
                 _ => false,
@@ -65,6 +73,7 @@ impl Locals {
     /// A captured name holds escaped text. If it could hold a plain value too, printing it could not be safe and right.
     fn is_ambiguous(&self, name: &str) -> bool {
         self.assigned.contains(name)
+            || self.parameters.contains(name)
             || self.loops.contains(name)
             || BARE_FIELDS.contains(&name)
             || BARE_OTHERS.contains(&name)
@@ -86,17 +95,25 @@ impl NameCheck<'_> {
     pub(super) fn run(&mut self, items: &[Item]) {
         // Names that hold inside a loop only, innermost last.
         let mut scopes: Vec<String> = Vec::new();
+        // Parameters of the snippets that an item stands in, innermost last.
+        let mut parameters: Vec<&str> = Vec::new();
         for item in items {
             let mut paths = Vec::new();
             match &item.kind {
                 ItemKind::Output { chain, .. } => chain_paths(chain, &mut paths),
                 // Keeping a value uses no field.
                 ItemKind::Tag(LiquidTag::Assign(name, _)) if name.starts_with(SAVED_NAME) => {}
-                ItemKind::Tag(tag) => tag_paths(tag, &mut paths),
+                ItemKind::Tag(tag) => match parameter_set(tag) {
+                    None => tag_paths(tag, &mut paths),
+                    Some((name, false)) => parameters.push(name),
+                    Some((_, true)) => {
+                        parameters.pop();
+                    }
+                },
                 ItemKind::Text(_) | ItemKind::Special(_) => {}
             }
             for path in paths {
-                if let Err(problem) = self.path(path, &scopes) {
+                if let Err(problem) = self.path(path, &scopes, &parameters) {
                     self.fault(problem, item);
                 }
             }
@@ -126,7 +143,7 @@ impl NameCheck<'_> {
         }
     }
 
-    fn path(&mut self, path: &Path, scopes: &[String]) -> Result<(), Problem> {
+    fn path(&mut self, path: &Path, scopes: &[String], parameters: &[&str]) -> Result<(), Problem> {
         let root = path.root.as_str();
         let in_scope = scopes.iter().any(|name| name == root);
         if in_scope || self.locals.captured.contains(root) {
@@ -141,7 +158,7 @@ impl NameCheck<'_> {
                 self.variables.insert(written);
                 Ok(())
             }
-            Err(_) if self.locals.assigned.contains(root) => Ok(()),
+            Err(_) if self.locals.assigned.contains(root) || parameters.contains(&root) => Ok(()),
             Err(why) => Err(unknown(&written, why)),
         }
     }
@@ -169,6 +186,17 @@ impl NameCheck<'_> {
             _ => Err("is not a merge field and is not set in the template"),
         }
     }
+}
+
+/// The parameter of a snippet that a tag of the engine's sets, and whether to what it had been before.
+fn parameter_set(tag: &LiquidTag) -> Option<(&str, bool)> {
+    let LiquidTag::Assign(name, FilterChain { entry: Operand::Path(Path { root, .. }), .. }) = tag else { return None };
+    let is_kept = |prefix: &str| {
+        let kept = root.strip_prefix(prefix).and_then(|rest| rest.split_once('_'));
+        kept.is_some_and(|(number, key)| number.parse::<usize>().is_ok() && key == name)
+    };
+    let is_restored = is_kept(SAVED_NAME);
+    (is_restored || is_kept(GIVEN_NAME)).then_some((name.as_str(), is_restored))
 }
 
 /// Whether the name keeps what a parameter had been before, and the parameter is named as one of these.

@@ -287,7 +287,7 @@ impl<'s> Scanner<'s> {
         let (name, rest) = inner.split_at(end);
         let read = match name {
             "raw" | "comment" => return self.verbatim(at, name, trims).map(Some),
-            "" => Err(Problem::syntax(format!("a tag must start with its name: `{}`", brief(inner)))),
+            "" => Err(syntax::expected("the name of a tag", inner)),
             _ => syntax::tag(name, rest).map(ItemKind::Tag),
         };
         self.read(at, read);

@@ -147,14 +147,21 @@ pub(super) fn include(markup: &str) -> Result<IncludeTag, Problem> {
     let written = pieces.next().unwrap_or_default();
     let name = match tokens(written)?.as_slice() {
         [LiquidToken::Text(name)] if is_snippet_name(name) => (*name).to_owned(),
-        _ => return Err(Problem::syntax(format!("a snippet's name in quotes expected in `{}`", brief(markup)))),
+        [LiquidToken::Text(name), ..] if is_snippet_name(name) => {
+            return Err(expected("a comma after the name", markup));
+        }
+        _ => return Err(expected("a snippet's name in quotes", markup)),
     };
     let mut parameters = Vec::new();
     for piece in pieces {
-        let (key, value) = piece
-            .split_once(':')
-            .ok_or_else(|| Problem::syntax(format!("`name: value` expected in `{}`", brief(piece))))?;
-        tag("assign", &format!("{key} = {value}"))?;
+        let (key, value) = piece.split_once(':').ok_or_else(|| expected("`name: value`", piece))?;
+        let mut reader = Reader::new(piece)?;
+        reader.local_name()?;
+        reader.expect(&LiquidToken::Colon, "`name: value`")?;
+        reader.chain()?;
+        if !reader.is_done() {
+            return Err(reader.unexpected("a comma after the value"));
+        }
         parameters.push((key.trim().to_owned(), value.trim().to_owned()));
     }
     Ok(IncludeTag { name, parameters })
@@ -182,12 +189,21 @@ pub fn is_snippet_name(name: &str) -> bool {
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
 }
 
+/// A fault of markup that lacks something. What is not there cannot be quoted.
+pub(super) fn expected(wanted: &str, markup: &str) -> Problem {
+    match brief(markup).as_str() {
+        "" => Problem::syntax(format!("{wanted} expected, but nothing stands there")),
+        found => Problem::syntax(format!("{wanted} expected in `{found}`")),
+    }
+}
+
 fn unknown_tag(name: &str) -> Problem {
     if name == "include" {
         return Problem::new(FaultCode::UnknownTag, "`include` is for the bodies of templates and snippets");
     }
     let detail = format!(
-        "the tag `{}` is not available; use if, unless, case, for, break, continue, assign, capture, comment, raw",
+        "the tag `{}` is not available; use if, elsif, else, unless, case, when, for, break, continue, assign, capture, \
+         comment, raw, or include in a body",
         brief(name)
     );
     Problem::new(FaultCode::UnknownTag, detail)
@@ -225,7 +241,7 @@ impl<'s> Reader<'s> {
     }
 
     fn unexpected(&self, wanted: &str) -> Problem {
-        Problem::syntax(format!("{wanted} expected in `{}`", brief(self.markup)))
+        expected(wanted, self.markup)
     }
 
     fn expect(&mut self, token: &LiquidToken<'_>, wanted: &str) -> Result<(), Problem> {

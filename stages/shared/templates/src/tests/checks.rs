@@ -57,6 +57,24 @@ fn a_faulty_template_is_refused_with_its_code(#[case] html: &str, #[case] code: 
 }
 
 #[rstest]
+#[case("{% if %}{% endif %}", "a value expected, but nothing stands there")]
+#[case("{% %}", "the name of a tag expected, but nothing stands there")]
+#[case("{% if email ==  %}{% endif %}", "a value expected in `email ==`")]
+fn a_fault_quotes_what_is_there_or_says_that_nothing_is(#[case] html: &str, #[case] detail: &str) {
+    let faults = faults_of(html, TemplateKind::Transactional);
+    assert_eq!(faults.first().unwrap().detail, detail, "{faults:?}");
+}
+
+#[test]
+fn the_fault_of_an_unknown_tag_lists_those_there_are() {
+    let detail = faults_of("{% elseif email %}", TemplateKind::Marketing).remove(0).detail;
+    let (_, listed) = detail.split_once("; use ").unwrap();
+    let listed: Vec<_> = listed.split(|letter: char| !letter.is_ascii_lowercase()).collect();
+    let tags = "if elsif else unless case when for break continue assign capture comment raw include";
+    assert!(tags.split(' ').all(|tag| listed.contains(&tag)), "{detail}");
+}
+
+#[rstest]
 #[case("{{ event.name }}", TemplateKind::Sequence, true)]
 #[case("{{ event.occurred_at | date: '%Y' }}", TemplateKind::Sequence, true)]
 #[case("{% for item in event.properties.items %}{{ item.name }}{% endfor %}", TemplateKind::Sequence, true)]

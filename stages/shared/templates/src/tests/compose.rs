@@ -50,6 +50,41 @@ fn a_parameter_holds_inside_its_snippet_only() {
 }
 
 #[test]
+fn the_values_of_parameters_are_read_before_one_is_set() {
+    let all = [("card", "<h2>{{ title }}</h2><p>{{ text }}</p>")];
+    let source = "{% include 'card', title: last_name, text: title, text: title %}{{ title }}";
+    let mut doctor = data();
+    doctor.contact.title = Some("Dr".to_owned());
+    assert_eq!(html_of(&composed(source, &all).text, &doctor), "<h2>Lovelace</h2><p>Dr</p>Dr");
+    let source = "{% assign text = 'a' %}{% include 'card', text: title, title: text %}{{ title }}{{ text }}";
+    assert_eq!(html_of(&composed(source, &all).text, &doctor), "<h2>a</h2><p>Dr</p>Dra");
+}
+
+#[test]
+fn a_parameter_is_no_name_outside_its_snippet() {
+    let all = [("card", "[{{ title }}{{ text }}]"), ("two", "{% include 'card', text: 'a' %}{% include 'card' %}")];
+    for (source, column) in [
+        ("{% include 'card', title: text, text: 'x' %}", 1),
+        ("{% include 'card', text: 'x' %}{{ text }}", 32),
+        ("{{ text }}{% include 'card', text: 'x' %}", 1),
+        ("{% include 'two' %}", 1),
+    ] {
+        let found = composed(source, &all);
+        let faults = check(&template(&found.text), &KnownFields::default()).unwrap_err();
+        let [fault] = faults.as_slice() else { panic!("{source}: {faults:?}") };
+        let fault = found.place(fault.clone());
+        assert_eq!((fault.code, fault.column), (FaultCode::UnknownVariable, column), "{source}: {}", fault.detail);
+        assert!(fault.detail.contains("`text` "), "{source}: {}", fault.detail);
+    }
+    let source = "{% include 'two', text: 'x' %}{% include 'card', text: title, title: 'y' %}";
+    check(&template(&composed(source, &all).text), &KnownFields::default()).unwrap();
+    // What is captured is printed as markup, and what a parameter is set to is not.
+    let source = "{% capture text %}<b>{% endcapture %}{% include 'card', text: title %}";
+    let faults = check(&template(&composed(source, &all).text), &KnownFields::default()).unwrap_err();
+    assert_eq!(faults[0].code, FaultCode::NameConflict);
+}
+
+#[test]
 fn a_parameter_named_as_the_loop_around_it_is_refused() {
     let all = [("card", "[{{ item }}]"), ("list", "{% include 'card', item: 'b' %}")];
     for (source, column) in [
@@ -156,6 +191,15 @@ fn a_snippet_is_whole_for_itself() {
     ] {
         assert_eq!(check_snippet(Part::BodyHtml, false, source).unwrap_err()[0].code, code, "{source}");
     }
+}
+
+#[rstest::rstest]
+#[case("{% include 'x' href: 'a, b', c: 'd' %}", "a comma after the name expected in `'x' href: 'a, b', c: 'd'`")]
+#[case("{% include 'x', href: 'a' label: 'b' %}", "a comma after the value expected in `href: 'a' label: 'b'`")]
+#[case("{% include 'x', href 'a' %}", "`name: value` expected in `href 'a'`")]
+#[case("{% include X %}", "a snippet's name in quotes expected in `X`")]
+fn a_fault_of_an_include_says_what_it_lacks(#[case] source: &str, #[case] detail: &str) {
+    assert_eq!(check_snippet(Part::BodyHtml, false, source).unwrap_err()[0].detail, detail);
 }
 
 #[test]

@@ -85,10 +85,40 @@ fn an_absent_value_is_nothing_and_never_an_error(#[case] source: &str, #[case] p
 #[case("{{ '}}' }}{{ \"%}\" }}", "}}%}")]
 #[case("{{ \"now\" | date: '%Y' | size }}", "4")]
 #[case("{{ '2016-06-13 02:30:00 +0300' | date: '%B %d, %Y' }}", "June 13, 2016")]
+#[case("{{ 'soon' | date: '%Y' }} {{ '2026-02-30' | date: '%Y' }}", "soon 2026-02-30")]
 #[case("{{ 'abcdef' | slice: 1, 3 }}{{ 'abc' | slice: -2, 9 }}", "bcdbc")]
 #[case("{{ 7 | divided_by: 2 }} {{ -7 | divided_by: 2 }} {{ 7.0 | divided_by: 2 }} {{ 7 | modulo: 3 }}", "3 -4 3.5 1")]
 #[case("{{ 1.345 | round: 2 }} {{ 1.5 | round }} {{ 1.2 | ceil }} {{ '3' | times: 4 }}", "1.35 2 2 12")]
 fn tags_and_filters_do_what_liquid_says(#[case] source: &str, #[case] printed: &str) {
+    assert_eq!(render_html(source), printed);
+}
+
+#[rstest]
+#[case("{{ contact.fields.renewal | date: '%d.%m.%Y %H:%M' }}", "24.12.2026 00:00")]
+#[case("{{ contact.fields.seen | date: '%d.%m.%Y %H:%M %z' }}", "24.12.2026 18:30 +0100")]
+#[case("{{ event.occurred_at | date: '%d.%m.%Y %H:%M:%S' }}", "28.11.2026 18:14:27")]
+#[case("{{ event.properties.due | date: '%d.%m.%Y %H:%M' }}", "24.12.2026 18:30")]
+#[case("{{ data.unix | date: '%d.%m.%Y %H:%M' }}{{ '1798137000' | date: ' %Y' }}", "24.12.2026 18:30 2026")]
+#[case("{{ '2026-02-28' | date: '%B %d, %Y' }}", "February 28, 2026")]
+fn every_date_of_merge_data_is_formatted(#[case] source: &str, #[case] printed: &str) {
+    let fields = json!({"renewal": "2026-12-24", "seen": "2026-12-24T18:30:00+01:00"});
+    let properties = json!({"due": "2026-12-24t18:30:00z"});
+    let merge = MergeData {
+        contact: Contact { fields, ..contact() },
+        data: json!({"unix": 1_798_137_000}),
+        event: json!({"name": "n", "occurred_at": "2026-11-28T18:14:27.786610Z", "properties": properties}),
+        ..data()
+    };
+    assert_eq!(html_of(source, &merge), printed);
+}
+
+#[rstest]
+#[case("{{ 19.90 | times: 3 }} {{ 1.1 | times: 3 }} {{ 0.1 | plus: 0.2 }}", "59.7 3.3 0.3")]
+#[case("{{ 100.1 | minus: 100 }} {{ 0.3 | minus: 0.1 | minus: 0.2 }} {{ -0.3 | plus: 0.3 }}", "0.1 0 0")]
+#[case("{{ 0.3 | modulo: 0.1 }} {{ 10.0 | divided_by: 3 }}", "0 3.33333333333333")]
+#[case("{{ -0.004 | round: 2 }}", "0")]
+#[case("{{ 1.005 | round: 2 }} {{ 4.6 | times: 100 | floor }} {{ 0.0001 | times: 0.0001 }}", "1.01 460 0.00000001")]
+fn calculated_fractions_are_decimal(#[case] source: &str, #[case] printed: &str) {
     assert_eq!(render_html(source), printed);
 }
 
