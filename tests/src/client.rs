@@ -15,29 +15,22 @@ use sha2::{Digest, Sha256};
 static CONTRACT: LazyLock<Contract> =
     LazyLock::new(|| Contract::new(serde_json::from_str(include_str!("../../schemas/openapi.json")).unwrap()));
 
-/// An answer of the API.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// HTTP status.
     pub status: StatusCode,
     /// The body; null when it is no JSON.
     pub body: Value,
-    /// `Retry-After`, when given.
     pub retry_after: Option<String>,
 }
 
 impl Answer {
     /// The body of an answer with this status.
-    ///
-    /// # Panics
-    /// With the whole answer, when the status is another.
     #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
         self.body
     }
 
-    /// The error code of a refusal.
     pub fn error(&self) -> &str {
         self.body["error"].as_str().unwrap_or_default()
     }
@@ -55,7 +48,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client for one product tenant.
     pub fn new(base_url: &str, product: &str, environment: &str, key: &str, tenant: &str) -> Self {
         let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
         Self {
@@ -87,12 +79,10 @@ impl Client {
         &self.tenant
     }
 
-    /// The product it speaks for.
     pub fn product(&self) -> &str {
         &self.product
     }
 
-    /// Its API key.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -118,28 +108,20 @@ impl Client {
         self.try_send(Method::POST, path, &[], Some(self.with_tenant(body)), None).await.unwrap()
     }
 
-    /// A signed PATCH.
     pub async fn patch(&self, path: &str, body: Value) -> Answer {
         self.try_send(Method::PATCH, path, &[], Some(self.with_tenant(body)), None).await.unwrap()
     }
 
-    /// A signed DELETE.
     pub async fn delete(&self, path: &str, body: Value) -> Answer {
         self.try_send(Method::DELETE, path, &[], Some(self.with_tenant(body)), None).await.unwrap()
     }
 
     /// A signed POST that may meet a server that is away.
-    ///
-    /// # Errors
-    /// When no HTTP answer comes.
     pub async fn try_post(&self, path: &str, body: Value) -> reqwest::Result<Answer> {
         self.try_send(Method::POST, path, &[], Some(self.with_tenant(body)), None).await
     }
 
     /// A signed POST with an `Idempotency-Key`.
-    ///
-    /// # Errors
-    /// When no HTTP answer comes.
     pub async fn post_once(&self, key: &str, path: &str, body: Value) -> reqwest::Result<Answer> {
         self.try_send(Method::POST, path, &[], Some(self.with_tenant(body)), Some(key)).await
     }

@@ -8,7 +8,6 @@ use std::{
 
 use serde_json::Value;
 
-/// The root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }

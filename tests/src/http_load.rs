@@ -20,11 +20,8 @@ use tokio::{
 /// A read that is signed anew each time.
 #[derive(Debug, Clone)]
 pub struct SignedRead {
-    /// The product of the key.
     pub product: String,
-    /// The API key.
     pub key: String,
-    /// The path.
     pub path: String,
     /// The query, without its question mark.
     pub query: String,
@@ -46,7 +43,6 @@ impl SignedRead {
     }
 }
 
-/// One kept connection.
 struct Caller {
     stream: TcpStream,
     read: Arc<SignedRead>,

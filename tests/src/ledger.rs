@@ -12,32 +12,10 @@ pub async fn states(pool: &PgPool, campaign: Uuid) -> BTreeMap<String, i64> {
     rows.into_iter().collect()
 }
 
-/// Batches whose counters differ from a recount of their sends. Must always be empty.
-pub async fn batches_off_the_books(pool: &PgPool) -> Vec<Uuid> {
-    sqlx::query_scalar(
-        "with recount as (
-             select s.tenant_id, batch_of(s.id) as batch_id, count(*) as size,
-                    count(*) filter (where state = 'queued') as queued,
-                    count(*) filter (where state = 'fenced') as fenced, count(*) filter (where state = 'deferred') as deferred,
-                    count(*) filter (where state = 'sent') as sent, count(*) filter (where state = 'failed') as failed,
-                    count(*) filter (where state = 'unknown') as unknown, count(*) filter (where state = 'skipped') as skipped,
-                    count(*) filter (where state = 'cancelled') as cancelled, count(*) filter (where state = 'expired') as expired,
-                    count(opened_at) as opened, count(clicked_at) as clicked,
-                    count(unsubscribed_at) as unsubscribed, count(bounced_at) as bounced,
-                    count(counted_delivered_at(provider, state, decided_at, delivered_at, bounced_at)) as delivered,
-                    count(counted_confirmed_at(provider, delivered_at, bounced_at)) as confirmed
-             from sends s group by 1, 2
-         )
-         select b.id from batches b left join recount r on r.tenant_id = b.tenant_id and r.batch_id = b.id
-         where (b.size, b.queued, b.fenced, b.deferred, b.sent, b.failed, b.unknown, b.skipped, b.cancelled, b.expired,
-                b.opened, b.clicked, b.unsubscribed, b.bounced, b.delivered, b.confirmed)
-               is distinct from
-               (r.size, r.queued, r.fenced, r.deferred, r.sent, r.failed, r.unknown, r.skipped, r.cancelled, r.expired,
-                r.opened, r.clicked, r.unsubscribed, r.bounced, r.delivered, r.confirmed)",
-    )
-    .fetch_all(pool)
-    .await
-    .unwrap()
+/// Counters of batches that differ from a recount of their sends, as `postrider recount` finds them. Must always be empty.
+pub async fn batches_off_the_books(pool: &PgPool) -> Vec<(Uuid, String, String, i64, i64)> {
+    let query = sqlx::query_as(include_str!("../../ops/cli/queries/recount_batches.sql"));
+    query.bind(None::<Uuid>).fetch_all(pool).await.unwrap()
 }
 
 /// The state and reason of each address's send in a campaign.

@@ -1,6 +1,6 @@
 //! What the whole-pipeline tests and the benchmarks stand on: real servers, real processes of the one binary, a signed client,
 //! the mail sink.
-#![allow(clippy::unwrap_used, reason = "a rig that cannot go on fails its test")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a rig that cannot go on fails its test, and its names speak")]
 
 pub mod client;
 pub mod files;

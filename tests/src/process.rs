@@ -89,12 +89,10 @@ impl Process {
         trouble.join("\n")
     }
 
-    /// Everything it logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

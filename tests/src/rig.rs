@@ -22,21 +22,17 @@ pub const STAGES: [&str; StageName::NAMES.len()] = *StageName::NAMES.first_chunk
 /// Clicks that come within seconds of the mail, and without a person's browser, are a scanner's.
 pub const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:128.0) Gecko/20100101 Firefox/128.0";
 
-/// A running installation.
 pub struct Rig {
     /// Processes by name; dropped (killed) first.
     pub processes: BTreeMap<String, Process>,
     /// The sink's questions.
     pub sink: SinkClient,
-    /// The sink itself.
     pub sink_process: Process,
     /// A superuser's pool: row security does not bind it.
     pub pool: PgPool,
     /// A caller with every scope.
     pub client: Client,
-    /// The demo tenant's sender.
     pub sender_id: Uuid,
-    /// The demo tenant.
     pub engine_tenant_id: Uuid,
     /// The settings processes are started with.
     pub env: BTreeMap<String, String>,
@@ -69,8 +65,8 @@ impl Rig {
 
     async fn on(options: &ServerOptions) -> Self {
         let servers = Servers::start(options).await.unwrap();
-        servers.create_database("postrider").await.unwrap();
-        let (nats_url, database_url) = (servers.nats_url(), servers.local_database_url("postrider"));
+        servers.postgres().create_database("postrider").await.unwrap();
+        let (nats_url, database_url) = (servers.nats_url(), servers.postgres().local_database_url("postrider"));
         runtime::Database::migrate(&SecretString::from(database_url.clone())).await.unwrap();
         Self::build(Some(servers), nats_url, database_url, String::new()).await
     }
@@ -121,12 +117,10 @@ impl Rig {
         }
     }
 
-    /// The private servers.
     pub fn servers(&self) -> &Servers {
         self.servers.as_ref().expect("this rig is on shared servers")
     }
 
-    /// Where its files are.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -188,7 +182,6 @@ impl Rig {
         (self.list_id(&name).await, addresses)
     }
 
-    /// What a query counts.
     pub async fn number(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.unwrap()
     }
@@ -198,7 +191,6 @@ impl Rig {
         self.client.post(path, body).await.expect(201)[id].as_str().unwrap().to_owned()
     }
 
-    /// A template for transactional mail; answers its id.
     pub async fn transactional_template(&self) -> String {
         let body = json!({"name": "T", "template_type": "transactional", "subject": "T", "body_html": "<p>T</p>"});
         self.made("/v1/templates", body, "template_id").await
@@ -215,7 +207,6 @@ impl Rig {
         assert_eq!(answer.status().as_u16(), 302);
     }
 
-    /// The id of the list with this name.
     pub async fn list_id(&self, name: &str) -> Uuid {
         let query = sqlx::query_scalar("select id from audiences where kind = 'list' and name = $1");
         query.bind(name).fetch_one(&self.pool).await.unwrap()
@@ -235,7 +226,6 @@ impl Rig {
         self.client.post(&format!("/v1/campaigns/{campaign}/launch"), json!({})).await.expect(202)
     }
 
-    /// Waits until a campaign's status is this.
     pub async fn status(&self, campaign: Uuid, status: &str, within: Duration) {
         let what = format!("campaign {campaign} to be {status}");
         eventually(&what, within, || async {

@@ -10,9 +10,7 @@ use std::{
 pub struct Sample {
     /// Its name: of a histogram that of one of its parts.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 

@@ -10,7 +10,6 @@ pub struct SinkClient {
 }
 
 impl SinkClient {
-    /// For the sink at this address.
     pub fn new(http_addr: &str) -> Self {
         Self { http: reqwest::Client::new(), url: format!("http://{http_addr}") }
     }
@@ -20,7 +19,6 @@ impl SinkClient {
         self.get("/stats").await
     }
 
-    /// Mails accepted so far.
     pub async fn accepted(&self) -> u64 {
         self.stats().await["accepted"].as_u64().unwrap()
     }
@@ -68,7 +66,6 @@ impl SinkClient {
         self.http.get(format!("{}/messages/{id}/source", self.url)).send().await.unwrap().text().await.unwrap()
     }
 
-    /// Sets the scripted answers.
     pub async fn set_rules(&self, rules: Value) {
         let answer = self.http.put(format!("{}/rules", self.url)).json(&rules).send().await.unwrap();
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap_or_default());

@@ -4,10 +4,7 @@ use std::{future::Future, time::Duration};
 
 use tokio::time::Instant;
 
-/// Asks until the answer is there, at most `within`.
-///
-/// # Panics
-/// With what was waited for, when it does not come.
+/// Asks until the answer is there, at most `within`. Panics with `what` when it does not come.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     within: Duration,

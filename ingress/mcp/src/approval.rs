@@ -7,7 +7,6 @@ use crate::{Assistant, NotCounted, refusal::AssistantRefusal, token::Bearer};
 /// What a request may do, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Approval {
-    /// The approval.
     pub id: Uuid,
     /// The workspace.
     pub tenant_id: Uuid,

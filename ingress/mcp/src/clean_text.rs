@@ -6,11 +6,8 @@ const IN_PLACE_OF_AN_ADDRESS: &str = "[address]";
 /// A name without control characters and without anything that looks like an address, cut to a length.
 pub(crate) fn name(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(NAME_MAX_CHARS).collect();
-    clean
-        .split(' ')
-        .map(|word| if looks_like_an_address(word) { IN_PLACE_OF_AN_ADDRESS } else { word })
-        .collect::<Vec<_>>()
-        .join(" ")
+    let words = clean.split(' ').map(|word| if looks_like_an_address(word) { IN_PLACE_OF_AN_ADDRESS } else { word });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn looks_like_an_address(word: &str) -> bool {

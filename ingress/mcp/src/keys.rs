@@ -142,8 +142,7 @@ impl KeySource {
         }
         let published: Published = self.get(url).await?;
         // One key that we cannot read does not spoil the others.
-        let keys = published.keys.into_iter().take(KEYS_MAX).filter_map(read_key).collect();
-        Ok(keys)
+        Ok(published.keys.into_iter().take(KEYS_MAX).filter_map(read_key).collect())
     }
 
     /// Asks the issuer's own metadata (RFC 8414 §3, then OpenID Connect Discovery §4).

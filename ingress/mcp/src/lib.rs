@@ -28,11 +28,10 @@ use sqlx::PgPool;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-pub use approval::Approval;
+use self::{approval::Approval, tools::Tool};
+
 pub use endpoint::{ProtectedResource, answer, metadata};
 pub use settings::{Settings, StartError, is_issuer};
-pub use token::{SCOPE_DRAFTS, SCOPE_READ};
-pub use tools::Tool;
 
 /// The path of the endpoint.
 pub const PATH: &str = "/mcp";

@@ -1,13 +1,11 @@
 //! Everything the endpoint answers before a tool is asked, in the error shape of the API.
 
-use std::borrow::Cow;
-
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use runtime::Counter;
 use serde_json::json;
 
-use crate::settings::Terms;
+use crate::{settings::Terms, token::SCOPE_READ};
 
 /// What a caller should wait, in seconds, when Postgres or the issuer is away.
 const RETRY_UNAVAILABLE: u64 = 5;
@@ -20,7 +18,7 @@ pub(crate) enum AssistantRefusal {
     /// A token that is not one of the issuer's for us, now.
     BadToken,
     /// The token was not made for reading.
-    Scope(&'static str),
+    Scope,
     /// A client outside the pilot.
     Client,
     /// No approval of this user with this client, or an expired one.
@@ -46,11 +44,11 @@ pub(crate) enum AssistantRefusal {
 }
 
 impl AssistantRefusal {
-    fn parts(self) -> (StatusCode, Cow<'static, str>) {
-        let (status, code) = match self {
+    fn parts(self) -> (StatusCode, &'static str) {
+        match self {
             Self::NoToken => (StatusCode::UNAUTHORIZED, "missing_credentials"),
             Self::BadToken => (StatusCode::UNAUTHORIZED, "invalid_token"),
-            Self::Scope(scope) => return (StatusCode::FORBIDDEN, format!("missing_scope:{scope}").into()),
+            Self::Scope => (StatusCode::FORBIDDEN, "missing_scope:mail:read"),
             Self::Client => (StatusCode::FORBIDDEN, "client_not_allowed"),
             Self::NotApproved => (StatusCode::FORBIDDEN, "not_approved"),
             Self::Origin => (StatusCode::FORBIDDEN, "origin_not_allowed"),
@@ -62,22 +60,20 @@ impl AssistantRefusal {
             Self::Json => (StatusCode::BAD_REQUEST, "invalid_json"),
             Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
-        };
-        (status, code.into())
+        }
     }
 
     /// The answer. A 401 names the metadata URL (RFC 9728 §5.1), a missing scope the scope (RFC 6750 §3).
     pub(crate) fn answer(self, terms: &Terms) -> Response {
         let (status, code) = self.parts();
-        // A bounded set, apart from the scope, of which there are two.
-        Counter::AssistantRefusalsTotal.add_owned(1, [("reason", code.clone().into_owned())]);
-        let mut response = shaped(status, &code);
+        Counter::AssistantRefusalsTotal.add(1, [("reason", code)]);
+        let mut response = shaped(status, code);
         let metadata = terms.metadata_url();
         let challenge = match self {
             Self::NoToken => Some(format!("Bearer resource_metadata=\"{metadata}\"")),
             Self::BadToken => Some(format!("Bearer error=\"invalid_token\", resource_metadata=\"{metadata}\"")),
-            Self::Scope(scope) => Some(format!(
-                "Bearer error=\"insufficient_scope\", scope=\"{scope}\", resource_metadata=\"{metadata}\""
+            Self::Scope => Some(format!(
+                "Bearer error=\"insufficient_scope\", scope=\"{SCOPE_READ}\", resource_metadata=\"{metadata}\""
             )),
             _ => None,
         };

@@ -71,16 +71,10 @@ impl Settings {
                 Ok(None)
             };
         };
-        let resource = self
-            .mcp_resource
-            .as_ref()
-            .ok_or(StartError::Contradiction("mcp-issuer needs mcp-resource, the endpoint's public URL"))?;
-        let clients: Vec<String> = self
-            .mcp_clients
-            .iter()
-            .map(|client| client.trim().to_owned())
-            .filter(|client| !client.is_empty())
-            .collect();
+        let missing = StartError::Contradiction("mcp-issuer needs mcp-resource, the endpoint's public URL");
+        let resource = self.mcp_resource.as_ref().ok_or(missing)?;
+        let clients = self.mcp_clients.iter().map(|client| client.trim().to_owned());
+        let clients: Vec<String> = clients.filter(|client| !client.is_empty()).collect();
         if clients.is_empty() {
             return Err(StartError::Contradiction("mcp-issuer needs mcp-clients, the clients that may connect"));
         }

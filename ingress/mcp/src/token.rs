@@ -118,7 +118,7 @@ fn read(claims: Claims, terms: &Terms) -> Result<Bearer, AssistantRefusal> {
     }
     let has = |scope| [&claims.scope, &claims.scp].into_iter().flatten().any(|held| held.has(scope));
     if !has(SCOPE_READ) {
-        return Err(AssistantRefusal::Scope(SCOPE_READ));
+        return Err(AssistantRefusal::Scope);
     }
     Ok(Bearer { subject: claims.sub, client_id, drafts: has(SCOPE_DRAFTS) })
 }

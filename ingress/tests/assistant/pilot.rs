@@ -124,18 +124,8 @@ pub fn request(token: Option<&str>, body: String) -> Request<Body> {
 /// Approves, as the command line does.
 pub async fn approve(edge: &Edge, issuer: &str, user: &str, client: &str, tenant: Uuid, drafts: bool) -> Uuid {
     let id = schemas::new_id();
-    sqlx::query(
-        "insert into assistant_approvals (id, issuer, subject, client_id, tenant_id, environment, may_draft)
-         values ($1, $2, $3, $4, $5, 'production', $6)",
-    )
-    .bind(id)
-    .bind(issuer)
-    .bind(user)
-    .bind(client)
-    .bind(tenant)
-    .bind(drafts)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+    let sql = "insert into assistant_approvals (id, issuer, subject, client_id, tenant_id, environment, may_draft)
+         values ($1, $2, $3, $4, $5, 'production', $6)";
+    stage_rig::run!(&edge.pool, sql, [id, issuer, user, client, tenant, drafts]);
     id
 }

@@ -52,17 +52,10 @@ async fn furnish(edge: &Edge, tenant: Uuid, people: i32) -> (Uuid, Uuid) {
         ],
     )
     .await;
-    sqlx::query(
-        "insert into contacts (tenant_id, id, address)
+    let sql = "insert into contacts (tenant_id, id, address)
          select $1, gen_random_uuid(), case n when 1 then $3 else 'person-' || n || '@private.example' end
-         from generate_series(1, $2) n",
-    )
-    .bind(tenant)
-    .bind(people)
-    .bind(SECRET)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+         from generate_series(1, $2) n";
+    stage_rig::run!(&edge.pool, sql, [tenant, people, SECRET]);
     run(
         edge,
         tenant,

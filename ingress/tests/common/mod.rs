@@ -114,7 +114,6 @@ impl Edge {
         }
     }
 
-    /// How many requests wait for a lock.
     pub async fn waiting(&self) -> i64 {
         self.count(
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
@@ -127,22 +126,12 @@ impl Edge {
         stage_rig::until("requests wait for a lock", async || self.waiting().await >= requests).await;
     }
 
-    /// Issues a key.
     pub async fn key(&self, product: &str, environment: Environment, scopes: &[&str]) -> String {
         let key = schemas::key::generate(product, environment);
-        sqlx::query(
-            "insert into api_keys (id, hash, prefix, product, environment, scopes, lineage, rate_lineage)
-             values ($1, $2, $3, $4, $5, $6, $1, $1)",
-        )
-        .bind(schemas::new_id())
-        .bind(schemas::key::hash(&key).as_slice())
-        .bind(&key[..12])
-        .bind(product)
-        .bind(environment.as_str())
-        .bind(scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>())
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        let (id, hash) = (schemas::new_id(), schemas::key::hash(&key));
+        let sql = "insert into api_keys (id, hash, prefix, product, environment, scopes, lineage, rate_lineage)
+             values ($1, $2, $3, $4, $5, $6, $1, $1)";
+        stage_rig::run!(&self.pool, sql, [id, hash.as_slice(), &key[..12], product, environment.as_str(), scopes]);
         key
     }
 
@@ -161,29 +150,17 @@ impl Edge {
             return tenant;
         }
         let tenant = schemas::new_id();
-        sqlx::query("insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@example.com')")
-            .bind(tenant)
-            .bind(environment.as_str())
-            .execute(&self.pool)
-            .await
-            .unwrap();
+        let sql = "insert into tenants (id, environment, owner_email) values ($1, $2, 'owner@example.com')";
+        stage_rig::run!(&self.pool, sql, [tenant, environment.as_str()]);
         self.share(tenant, product, environment, product_tenant_id).await;
         tenant
     }
 
     /// Links a tenant that there is, by this name.
     pub async fn share(&self, tenant: Uuid, product: &str, environment: Environment, product_tenant_id: &str) {
-        sqlx::query(
-            "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
-             values ($1, $2, $3, $4, 'owner@example.com')",
-        )
-        .bind(product)
-        .bind(environment.as_str())
-        .bind(product_tenant_id)
-        .bind(tenant)
-        .execute(&self.pool)
-        .await
-        .unwrap();
+        let sql = "insert into tenant_links (product, environment, product_tenant_id, tenant_id, owner_email)
+             values ($1, $2, $3, $4, 'owner@example.com')";
+        stage_rig::run!(&self.pool, sql, [product, environment.as_str(), product_tenant_id, tenant]);
     }
 
     /// Has the audience stage's sweep finish what erasures have left, as far as it is due. Answers how many slices that took.
@@ -248,7 +225,6 @@ async fn another(database: &TestDatabase, settings: Settings, connections: u32) 
     .unwrap()
 }
 
-/// What came back.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,

@@ -33,18 +33,9 @@ impl Door {
     pub async fn connection(&self, provider: &str, secrets: &str, topics: &[&str]) -> Uuid {
         let id = new_id();
         let sealed = self.vault.seal(self.tenant, "provider_hook", secrets.as_bytes()).unwrap();
-        sqlx::query(
-            "insert into provider_connections (tenant_id, id, provider, name, secret, hook_secret, hook_topics)
-             values ($1, $2, $3, $2::text, '\\x00', $4, $5)",
-        )
-        .bind(self.tenant)
-        .bind(id)
-        .bind(provider)
-        .bind(sealed)
-        .bind(topics)
-        .execute(&self.edge.pool)
-        .await
-        .unwrap();
+        let sql = "insert into provider_connections (tenant_id, id, provider, name, secret, hook_secret, hook_topics)
+             values ($1, $2, $3, $2::text, '\\x00', $4, $5)";
+        stage_rig::run!(&self.edge.pool, sql, [self.tenant, id, provider, sealed, topics]);
         id
     }
 

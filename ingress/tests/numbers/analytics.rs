@@ -8,18 +8,10 @@ use uuid::Uuid;
 use crate::{common::Client, fixtures::Ready};
 
 async fn total(pool: &PgPool, tenant: Uuid, hour: &str, kind: &str, event: &str, count: i64) {
-    sqlx::query(
+    let sql =
         "insert into rollups (tenant_id, hour, kind, event, shard, count) values ($1, $2::timestamptz, $3, $4, 0, $5)
-         on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count",
-    )
-    .bind(tenant)
-    .bind(hour)
-    .bind(kind)
-    .bind(event)
-    .bind(count)
-    .execute(pool)
-    .await
-    .unwrap();
+         on conflict (tenant_id, hour, kind, event, shard) do update set count = rollups.count + excluded.count";
+    stage_rig::run!(pool, sql, [tenant, hour, kind, event, count]);
 }
 
 async fn report(client: &Client, query: &str) -> Value {
@@ -228,7 +220,7 @@ async fn variants_and_winner_appear_when_a_test_ran() {
         (Some(2), &json!(null)),
         "nobody decides a mere split"
     );
-    assert!(!split["notes"].to_string().contains("A/B test"));
+    assert!(split["notes"].to_string().contains("without ab_test"), "{split}");
     set("update campaigns set test_percent = 20, winner_metric = 'click_rate', decide_after_minutes = 60, launched_at = now() where id = $1::uuid").await.unwrap();
     let path = format!("/v1/analytics/campaigns/{campaign}");
     let body = ready.client.get(&path).await.body;
@@ -261,6 +253,13 @@ async fn variants_and_winner_appear_when_a_test_ran() {
         let notes = body["notes"].to_string();
         assert!(notes.contains(said) && notes.contains("was sent variant A"), "{reason}: {notes}");
     }
+    // A test of the whole audience leaves no rest.
+    let campaign_path = format!("/v1/campaigns/{campaign}");
+    assert_eq!(ready.client.get(&campaign_path).await.body["campaign"]["ab_test"]["winner"], json!("A"));
+    set("update campaigns set test_percent = 100 where id = $1::uuid").await.unwrap();
+    let notes = ready.client.get(&path).await.body["notes"].to_string();
+    assert!(notes.contains("needs 20 messages") && !notes.contains("was sent variant"), "{notes}");
+    assert_eq!(ready.client.get(&campaign_path).await.body["campaign"]["ab_test"]["winner"], json!(null));
 }
 
 #[tokio::test]
@@ -309,29 +308,13 @@ async fn top_messages_are_campaigns_and_templates_by_human_clicks() {
 /// A mail with these tags, with a send in each of these states: the first is the recipient's, the others are copies'. Answers its id.
 async fn tagged(pool: &PgPool, tenant: Uuid, id: Uuid, tags: &[&str], states: &[&str]) -> Uuid {
     let options = MailOptions { tags: tags.iter().map(|tag| (*tag).to_owned()).collect(), ..MailOptions::default() };
-    sqlx::query(
-        "insert into requests (tenant_id, id, product, environment, kind, payload, options, state)
-         values ($1, $2, 'crm', 'production', 'transactional', '{}', $3, 'handled')",
-    )
-    .bind(tenant)
-    .bind(id)
-    .bind(Json(options))
-    .execute(pool)
-    .await
-    .unwrap();
+    let sql = "insert into requests (tenant_id, id, product, environment, kind, payload, options, state)
+         values ($1, $2, 'crm', 'production', 'transactional', '{}', $3, 'handled')";
+    stage_rig::run!(pool, sql, [tenant, id, Json(options)]);
     for (ordinal, state) in (0..).zip(states) {
-        sqlx::query(
-            "insert into sends (tenant_id, id, month, request_id, contact_id, state, decided_at, provider)
-             values ($1, $2, $3, $4, gen_random_uuid(), $5, now(), 'smtp')",
-        )
-        .bind(tenant)
-        .bind(SendId::of(id, ordinal).0)
-        .bind(schemas::month_of(id))
-        .bind(id)
-        .bind(state)
-        .execute(pool)
-        .await
-        .unwrap();
+        let sql = "insert into sends (tenant_id, id, month, request_id, contact_id, state, decided_at, provider)
+             values ($1, $2, $3, $4, gen_random_uuid(), $5, now(), 'smtp')";
+        stage_rig::run!(pool, sql, [tenant, SendId::of(id, ordinal).0, schemas::month_of(id), id, state]);
     }
     id
 }

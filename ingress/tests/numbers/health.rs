@@ -27,15 +27,9 @@ async fn open_all_streams(edge: &Edge) {
 
 async fn beat(edge: &Edge, stages: &[&str], ago: &str) {
     for stage in stages {
-        sqlx::query(
-            "insert into heartbeats (process_id, stage, version, seen_at, settings)
-             values (gen_random_uuid(), $1, '1', now() - $2::interval, '{public-url,smtp-url,return-path-target,spf-include,tracking-target}')",
-        )
-        .bind(stage)
-        .bind(ago)
-        .execute(&edge.pool)
-        .await
-        .unwrap();
+        let sql = "insert into heartbeats (process_id, stage, version, seen_at, settings)
+             values (gen_random_uuid(), $1, '1', now() - $2::interval, '{public-url,smtp-url,return-path-target,spf-include,tracking-target}')";
+        stage_rig::run!(&edge.pool, sql, [stage, ago]);
     }
 }
 

@@ -147,18 +147,10 @@ async fn mailed(ready: &Ready, contact: &str) -> (String, Uuid) {
     let campaign = ready.campaign(json!({})).await;
     let send = ready.batch(&campaign, &["sent"]).await[0];
     let pool = &ready.edge.pool;
-    sqlx::query("update campaigns set launched_at = now() - interval '1 hour', month = (select month from sends where id = $2) where id = $1::uuid")
-        .bind(&campaign)
-        .bind(send)
-        .execute(pool)
-        .await
-        .unwrap();
-    sqlx::query("update sends set contact_id = $2::uuid, decided_at = now() - interval '1 hour' where id = $1")
-        .bind(send)
-        .bind(contact)
-        .execute(pool)
-        .await
-        .unwrap();
+    let sql = "update campaigns set launched_at = now() - interval '1 hour', month = (select month from sends where id = $2) where id = $1::uuid";
+    stage_rig::run!(pool, sql, [&campaign, send]);
+    let sql = "update sends set contact_id = $2::uuid, decided_at = now() - interval '1 hour' where id = $1";
+    stage_rig::run!(pool, sql, [send, contact]);
     (campaign, send)
 }
 

@@ -218,8 +218,12 @@ async fn the_links_of_an_erased_contact_change_nothing_of_a_new_one() {
     let path = format!("/v1/contacts/{}", reader.contact);
     assert_eq!(client.delete(&path, json!({"erase": true})).await.status, 200);
     client.post("/v1/contacts", json!({"email": "reader1@example.com"})).await;
-    for (purpose, form) in [(Purpose::Unsubscribe, "confirm=yes"), (Purpose::Preferences, "action=leave")] {
-        assert_eq!(reader.ask(Method::POST, &reader.path(purpose), "en", form).await.status, 404);
+    for (purpose, form) in
+        [(Purpose::Unsubscribe, "confirm=yes"), (Purpose::Unsubscribe, ""), (Purpose::Preferences, "action=leave")]
+    {
+        for method in [Method::GET, Method::POST] {
+            assert_eq!(reader.ask(method, &reader.path(purpose), "en", form).await.status, 404, "{form}");
+        }
     }
     assert_eq!(reader.count("select count(*) from suppressions").await, 0);
 }

@@ -11,14 +11,8 @@ use crate::{
 };
 
 /// Looks at the platform. Ends with 1 when sending is impaired.
-#[derive(Debug, clap::Args)]
-pub struct HealthArgs {
-    #[command(flatten)]
-    servers: ServerArgs,
-}
-
-pub async fn run(args: HealthArgs) -> anyhow::Result<ExitCode> {
-    let (pool, bus) = (args.servers.database.pool()?, args.servers.bus.connect_as_any().await?);
+pub async fn run(servers: ServerArgs) -> anyhow::Result<ExitCode> {
+    let (pool, bus) = (servers.database.pool()?, servers.bus.connect_as_any().await?);
     let report = HealthReport::of(&pool, &bus).await;
     if invocation::wants_json() {
         println!("{}", serde_json::to_string(&report)?);

@@ -99,9 +99,10 @@ enum CliCommand {
     /// The contract of the bus as an AsyncAPI 3.0 document.
     Asyncapi(contracts::AsyncapiArgs),
     /// Users of the NATS servers: keys and rights of products and processes.
-    NatsUser(nats_user::NatsUserArgs),
+    #[command(subcommand)]
+    NatsUser(nats_user::NatsUserCommand),
     /// Whether mail goes out, and if not, why and what to do.
-    Health(health::HealthArgs),
+    Health(operator::ServerArgs),
     /// Proves that every counter equals a recount of what it counts.
     Recount(recount::RecountArgs),
     /// Classifies opens and clicks again by the rules of this version.
@@ -186,7 +187,7 @@ async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
         CliCommand::Mcp(args) => args.run(mcp::run).await,
         CliCommand::Openapi(args) => contracts::openapi(&args),
         CliCommand::Asyncapi(args) => contracts::asyncapi(&args),
-        CliCommand::NatsUser(args) => nats_user::run(args),
+        CliCommand::NatsUser(command) => nats_user::run(command),
         CliCommand::Rescore(args) => rescore::run(args).await,
         CliCommand::Pause(args) => pause::pause(args).await,
         CliCommand::Resume(args) => pause::resume(args).await,

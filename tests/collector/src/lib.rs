@@ -1,6 +1,6 @@
 //! A stand-in for an OTLP collector: a real listener that reads what is posted to it and keeps the steps. It also takes webhooks, to
 //! show what trace they are said to be of.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{
     collections::BTreeMap,
@@ -30,21 +30,17 @@ pub struct Step {
     pub id: String,
     /// The step above; empty for the first of a trace.
     pub parent: String,
-    /// Its name.
     pub name: String,
     /// `Server`, `Client`, `Producer`, `Consumer`, `Internal`.
     pub kind: String,
-    /// `tracestate`
     pub state: String,
     /// When it began and ended, in nanoseconds since 1970.
     pub times: (u64, u64),
-    /// The traces it is linked to.
     pub links: Vec<String>,
     /// What is said of it.
     pub attributes: BTreeMap<String, String>,
     /// What is said of the process.
     pub resource: BTreeMap<String, String>,
-    /// Whether it failed.
     pub failed: bool,
 }
 
@@ -63,7 +59,6 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Listens on a free port.
     pub async fn start() -> Self {
         let seen = Arc::new(Seen::default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -86,7 +81,6 @@ impl Collector {
         self.seen.refuses.store(refuses, Ordering::Relaxed);
     }
 
-    /// Every step so far.
     pub fn steps(&self) -> Vec<Step> {
         self.seen.steps.lock().unwrap().clone()
     }

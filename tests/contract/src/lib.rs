@@ -40,21 +40,16 @@ impl std::fmt::Debug for Contract {
 
 impl Contract {
     /// Of a document.
-    #[must_use]
     pub fn new(document: Value) -> Self {
         Self { document, compiled: Mutex::default() }
     }
 
     /// The document.
-    #[must_use]
     pub fn document(&self) -> &Value {
         &self.document
     }
 
-    /// Whether an exchange is as documented.
-    ///
-    /// # Errors
-    /// What is not, in words.
+    /// Whether an exchange is as documented; else what is not, in words.
     pub fn check(&self, exchange: &Exchange<'_>) -> Result<(), String> {
         let place = format!("{} {} answered {}", exchange.method, exchange.path, exchange.status);
         self.check_parts(exchange).map_err(|fault| {
@@ -161,7 +156,6 @@ impl Contract {
     }
 
     /// The path of the document a path is one of; fixed segments win over parameters.
-    #[must_use]
     pub fn path_item(&self, path: &str) -> Option<(&str, &Map<String, Value>)> {
         let paths = self.document["paths"].as_object()?;
         let fits = paths.iter().filter(|(template, _)| matches(template, path));
@@ -170,7 +164,6 @@ impl Contract {
     }
 
     /// What a reference stands for; anything else is itself.
-    #[must_use]
     pub fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
         let target = value["$ref"].as_str().and_then(|path| self.document.pointer(path.trim_start_matches('#')));
         target.unwrap_or(value)

@@ -56,12 +56,10 @@ impl Dns {
         dns
     }
 
-    /// Adds a record.
     pub fn add(&self, name: &str, value: &str) {
         self.zone.lock().unwrap().entry(name.to_ascii_lowercase()).or_default().push(value.to_owned());
     }
 
-    /// Takes a name away.
     pub fn remove(&self, name: &str) {
         self.zone.lock().unwrap().remove(name).unwrap();
     }

@@ -110,7 +110,6 @@ impl Rig {
             .unwrap()
     }
 
-    /// A pool in the ingress' role.
     pub fn ingress_pool(&self) -> PgPool {
         Database::pool(&self.database.url().into(), Role::Ingress, 4).unwrap()
     }

@@ -20,7 +20,6 @@ use crate::until;
 #[derive(Debug, Clone)]
 pub enum Manner {
     Status(u16),
-    /// A status and `Retry-After`.
     Wait(u16, &'static str),
     /// To this address.
     Redirect(String),
@@ -32,7 +31,6 @@ pub enum Manner {
     Gated(u16),
 }
 
-/// One request.
 #[derive(Debug, Clone)]
 pub struct Hit {
     pub headers: BTreeMap<String, String>,
@@ -44,7 +42,6 @@ impl Hit {
         self.headers.get(name).map(String::as_str).unwrap_or_default()
     }
 
-    /// The event's id.
     pub fn event(&self) -> String {
         self.header("webhook-id").to_owned()
     }

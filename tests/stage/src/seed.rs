@@ -7,7 +7,7 @@ use schemas::{
     messages::{ContactDetails, TransactionalPayload},
     month_of, new_batch_id, new_id, subjects,
 };
-use sqlx::{Postgres, postgres::PgArguments, query::Query, types::Json};
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::Rig;
@@ -24,7 +24,6 @@ pub struct Tenant {
     pub content: Uuid,
 }
 
-/// A contact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Person {
     pub id: Uuid,
@@ -32,30 +31,19 @@ pub struct Person {
 }
 
 impl Rig {
-    async fn write(&self, insert: Query<'_, Postgres, PgArguments>) {
-        insert.execute(&self.pool).await.unwrap();
-    }
-
     /// An active tenant with a verified domain, a sender and a content.
     pub async fn tenant(&self) -> Tenant {
         let tenant = Tenant { id: new_id(), domain: new_id(), sender: new_id(), content: new_id() };
-        let insert = sqlx::query(
-            "insert into tenants (id, environment, owner_email) values ($1, 'production', 'owner@example.com')",
-        );
-        self.write(insert.bind(tenant.id)).await;
-        let insert = sqlx::query(
+        let sql = "insert into tenants (id, environment, owner_email) values ($1, 'production', 'owner@example.com')";
+        crate::run!(&self.pool, sql, [tenant.id]);
+        let sql =
             "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
-             values ($1, $2, 'd' || replace($2::text, '-', '') || '.example.com', 'verified', 's', '\\x00', 'x', 't')",
-        );
-        self.write(insert.bind(tenant.id).bind(tenant.domain)).await;
-        let insert = sqlx::query(
-            "insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@example.com', 'News')",
-        );
-        self.write(insert.bind(tenant.id).bind(tenant.sender).bind(tenant.domain)).await;
-        let insert = sqlx::query(
-            "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>Hi</p>')",
-        );
-        self.write(insert.bind(tenant.id).bind(tenant.content)).await;
+             values ($1, $2, 'd' || replace($2::text, '-', '') || '.example.com', 'verified', 's', '\\x00', 'x', 't')";
+        crate::run!(&self.pool, sql, [tenant.id, tenant.domain]);
+        let sql = "insert into senders (tenant_id, id, domain_id, email, name) values ($1, $2, $3, 'news@example.com', 'News')";
+        crate::run!(&self.pool, sql, [tenant.id, tenant.sender, tenant.domain]);
+        let sql = "insert into contents (tenant_id, id, kind, subject, body_html) values ($1, $2, 'marketing', 'Hello', '<p>Hi</p>')";
+        crate::run!(&self.pool, sql, [tenant.id, tenant.content]);
         tenant
     }
 
@@ -68,44 +56,35 @@ impl Rig {
         people.sort_by_key(|person| person.id);
         let ids: Vec<Uuid> = people.iter().map(|person| person.id).collect();
         let addresses: Vec<&str> = people.iter().map(|person| person.address.as_str()).collect();
-        let insert = sqlx::query(
-            "insert into contacts (tenant_id, id, address) select $1, * from unnest($2::uuid[], $3::text[])",
-        );
-        self.write(insert.bind(tenant.id).bind(&ids).bind(&addresses)).await;
+        let sql = "insert into contacts (tenant_id, id, address) select $1, * from unnest($2::uuid[], $3::text[])";
+        crate::run!(&self.pool, sql, [tenant.id, &ids, &addresses]);
         people
     }
 
     /// Holds something against an address. Scope and expiry as the reason usually has them.
     pub async fn suppress(&self, tenant: &Tenant, person: &Person, reason: &str, scope: &str) {
-        let insert = sqlx::query(
-            "insert into suppressions (tenant_id, id, address, reason, scope, source) values ($1, $2, $3, $4, $5, 'api')",
-        );
-        self.write(insert.bind(tenant.id).bind(new_id()).bind(&person.address).bind(reason).bind(scope)).await;
+        let sql = "insert into suppressions (tenant_id, id, address, reason, scope, source) values ($1, $2, $3, $4, $5, 'api')";
+        crate::run!(&self.pool, sql, [tenant.id, new_id(), &person.address, reason, scope]);
     }
 
     /// A list or tag with these members.
     pub async fn audience(&self, tenant: &Tenant, kind: &str, members: &[Person]) -> Uuid {
         let id = new_id();
-        let insert = sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, $3, $2::text)");
-        self.write(insert.bind(tenant.id).bind(id).bind(kind)).await;
+        let sql = "insert into audiences (tenant_id, id, kind, name) values ($1, $2, $3, $2::text)";
+        crate::run!(&self.pool, sql, [tenant.id, id, kind]);
         let members: Vec<Uuid> = members.iter().map(|person| person.id).collect();
-        let insert = sqlx::query(
-            "insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, unnest($3::uuid[])",
-        );
-        self.write(insert.bind(tenant.id).bind(id).bind(&members)).await;
+        let sql = "insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, unnest($3::uuid[])";
+        crate::run!(&self.pool, sql, [tenant.id, id, &members]);
         id
     }
 
     /// A marketing campaign to a list, launched: its request is the next thing.
     pub async fn campaign(&self, tenant: &Tenant, list: Uuid) -> Uuid {
         let id = new_id();
-        let insert = sqlx::query(
-            "insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, content_id, audience_mode,
+        let sql = "insert into campaigns (tenant_id, id, product, environment, name, sender_profile_id, content_id, audience_mode,
                                     list_id, message_purpose, classification, status)
-             values ($1, $2, $3, 'production', 'News', $4, $5, 'list', $6, 'newsletter', 'marketing', 'sending')",
-        );
-        let insert = insert.bind(tenant.id).bind(id).bind(PRODUCT).bind(tenant.sender).bind(tenant.content).bind(list);
-        self.write(insert).await;
+             values ($1, $2, $3, 'production', 'News', $4, $5, 'list', $6, 'newsletter', 'marketing', 'sending')";
+        crate::run!(&self.pool, sql, [tenant.id, id, PRODUCT, tenant.sender, tenant.content, list]);
         id
     }
 
@@ -118,12 +97,9 @@ impl Rig {
         payload: serde_json::Value,
         announce_after: DateTime<Utc>,
     ) -> RequestAnnounced {
-        let insert = sqlx::query(
-            "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
-             values ($1, $2, $3, 'production', $4, $5, $6)",
-        );
-        let insert = insert.bind(tenant.id).bind(id).bind(PRODUCT).bind(kind.as_str()).bind(Json(payload));
-        self.write(insert.bind(announce_after)).await;
+        let sql = "insert into requests (tenant_id, id, product, environment, kind, payload, announce_after)
+             values ($1, $2, $3, 'production', $4, $5, $6)";
+        crate::run!(&self.pool, sql, [tenant.id, id, PRODUCT, kind.as_str(), Json(payload), announce_after]);
         RequestAnnounced::of(tenant.id, id, kind)
     }
 
@@ -142,11 +118,9 @@ impl Rig {
         range: usize,
     ) -> RequestAnnounced {
         for (part, range) in (0_i32..).zip(people.chunks(range)) {
-            let insert = sqlx::query(
-                "insert into launch_audiences (tenant_id, campaign_id, part, contacts) values ($1, $2, $3, $4)",
-            );
             let contacts: Vec<Uuid> = range.iter().map(|person| person.id).collect();
-            self.write(insert.bind(tenant.id).bind(campaign).bind(part).bind(contacts)).await;
+            let sql = "insert into launch_audiences (tenant_id, campaign_id, part, contacts) values ($1, $2, $3, $4)";
+            crate::run!(&self.pool, sql, [tenant.id, campaign, part, contacts]);
         }
         let payload = serde_json::json!({ "campaign_id": campaign, "digest": "of these" });
         self.request(tenant, RequestKind::CampaignLaunch, new_id(), payload, far_off()).await
@@ -178,13 +152,11 @@ impl Rig {
         let id = new_batch_id();
         let sends: Vec<Uuid> = (0..people.len()).map(|at| SendId::of(id, u16::try_from(at).unwrap()).0).collect();
         let contacts: Vec<Uuid> = people.iter().map(|person| person.id).collect();
-        let insert = sqlx::query("insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)");
-        self.write(insert.bind(tenant.id).bind(id).bind(tenant.sender).bind(tenant.content)).await;
-        let insert = sqlx::query(
-            "insert into message_recipients (tenant_id, message_id, send_id, contact_id)
-             select $1, $2, * from unnest($3::uuid[], $4::uuid[])",
-        );
-        self.write(insert.bind(tenant.id).bind(id).bind(&sends).bind(&contacts)).await;
+        let sql = "insert into messages (tenant_id, id, sender_id, content_id) values ($1, $2, $3, $4)";
+        crate::run!(&self.pool, sql, [tenant.id, id, tenant.sender, tenant.content]);
+        let sql = "insert into message_recipients (tenant_id, message_id, send_id, contact_id)
+             select $1, $2, * from unnest($3::uuid[], $4::uuid[])";
+        crate::run!(&self.pool, sql, [tenant.id, id, &sends, &contacts]);
         let payload = serde_json::json!({ "message_id": id });
         self.request(tenant, RequestKind::Message, id, payload, far_off()).await
     }
@@ -211,19 +183,14 @@ impl Rig {
         let contacts: Vec<Uuid> = people.iter().map(|person| person.id).collect();
         let size = i32::try_from(people.len()).unwrap();
         let mut tx = self.pool.begin().await.unwrap();
-        let insert = sqlx::query(
-            "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state,
+        let sql = "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state,
                                   announce_after, announcement, size, queued)
-             values ($1, $2, $3, 'campaign', 'bulk', $4, $5, $6, $7, 'announced', now() + interval '60 seconds', 1, $8, $8)",
-        );
-        let insert = insert.bind(tenant.id).bind(id).bind(month_of(id)).bind(classification.as_str()).bind(campaign);
-        insert.bind(tenant.content).bind(tenant.sender).bind(size).execute(&mut *tx).await.unwrap();
-        let insert = sqlx::query(
-            "insert into sends (tenant_id, id, month, campaign_id, contact_id)
-             select $1, s.id, $2, $3, s.contact_id from unnest($4::uuid[], $5::uuid[]) as s (id, contact_id)",
-        );
-        let insert = insert.bind(tenant.id).bind(month_of(id)).bind(campaign).bind(&sends).bind(&contacts);
-        insert.execute(&mut *tx).await.unwrap();
+             values ($1, $2, $3, 'campaign', 'bulk', $4, $5, $6, $7, 'announced', now() + interval '60 seconds', 1, $8, $8)";
+        let (month, class) = (month_of(id), classification.as_str());
+        crate::run!(&mut *tx, sql, [tenant.id, id, month, class, campaign, tenant.content, tenant.sender, size]);
+        let sql = "insert into sends (tenant_id, id, month, campaign_id, contact_id)
+             select $1, s.id, $2, $3, s.contact_id from unnest($4::uuid[], $5::uuid[]) as s (id, contact_id)";
+        crate::run!(&mut *tx, sql, [tenant.id, month, campaign, &sends, &contacts]);
         tx.commit().await.unwrap();
         Resolved { tenant_id: tenant.id, batch_id: id, lane: Lane::Bulk, announcement: 1, notify: None }
     }

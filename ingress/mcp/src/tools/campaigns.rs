@@ -54,25 +54,22 @@ pub(super) async fn answer(db: &mut PgConnection, tenant: Uuid, given: Value) ->
     .fetch_all(db)
     .await?;
     let time = |at: chrono::DateTime<chrono::Utc>| at.to_rfc3339_opts(SecondsFormat::Secs, true);
-    let campaigns: Vec<Value> = rows
-        .into_iter()
-        .map(|row| {
-            json!({
-                "campaign_id": row.id,
-                "name": clean_text::name(&row.name),
-                "status": row.status,
-                "paused": row.paused,
-                "email_type": row.classification,
-                "message_purpose": row.message_purpose,
-                "campaign_goal": row.campaign_goal,
-                "audience_mode": row.audience_mode,
-                "urgency": row.urgency,
-                "scheduled_for": row.scheduled_for.map(time),
-                "launched_at": row.launched_at.map(time),
-                "completed_at": row.completed_at.map(time),
-                "created_at": time(row.created_at),
-            })
+    let campaigns = rows.into_iter().map(|row| {
+        json!({
+            "campaign_id": row.id,
+            "name": clean_text::name(&row.name),
+            "status": row.status,
+            "paused": row.paused,
+            "email_type": row.classification,
+            "message_purpose": row.message_purpose,
+            "campaign_goal": row.campaign_goal,
+            "audience_mode": row.audience_mode,
+            "urgency": row.urgency,
+            "scheduled_for": row.scheduled_for.map(time),
+            "launched_at": row.launched_at.map(time),
+            "completed_at": row.completed_at.map(time),
+            "created_at": time(row.created_at),
         })
-        .collect();
-    Ok(json!({"campaigns": campaigns}))
+    });
+    Ok(json!({"campaigns": campaigns.collect::<Vec<Value>>()}))
 }

@@ -32,13 +32,11 @@ macro_rules! tools {
 
         impl Tool {
             /// What it answers, for the assistant.
-            #[must_use]
             pub fn description(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
 
             /// The JSON Schema of its arguments.
-            #[must_use]
             pub fn input_schema(self) -> Value { match self { $(Self::$variant => schema_of::<$arguments>(),)+ } }
         }
     };
@@ -66,7 +64,6 @@ tools! {
 
 impl Tool {
     /// Whether it changes nothing.
-    #[must_use]
     pub fn is_read_only(self) -> bool {
         self != Self::SaveDraftProposal
     }

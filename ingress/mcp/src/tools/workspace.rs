@@ -54,21 +54,19 @@ pub(super) async fn deliverability(db: &mut PgConnection, tenant: Uuid, given: V
     let sent = &small_counts::count(number("sent"));
     // Those refused at once are among the bounced.
     let attempted = &small_counts::attempted(sent, &small_counts::count(number("failed")), number("bounced"));
-    let counts: Map<String, Value> = EVENTS
-        .iter()
-        .map(|event| {
-            let shown = match *event {
-                // The confirmed ones are among the delivered.
-                "confirmed" => small_counts::share(number(event), &small_counts::share(number("delivered"), sent)),
-                "bounced" => small_counts::share(number(event), attempted),
-                "delivered" | "complained" | "unsubscribed" => small_counts::share(number(event), sent),
-                _ => small_counts::count(number(event)),
-            };
-            // As reports call it.
-            let name = if *event == "confirmed" { "delivered_confirmed" } else { event };
-            (name.to_owned(), shown)
-        })
-        .collect();
+    let counts = EVENTS.iter().map(|event| {
+        let shown = match *event {
+            // The confirmed ones are among the delivered.
+            "confirmed" => small_counts::share(number(event), &small_counts::share(number("delivered"), sent)),
+            "bounced" => small_counts::share(number(event), attempted),
+            "delivered" | "complained" | "unsubscribed" => small_counts::share(number(event), sent),
+            _ => small_counts::count(number(event)),
+        };
+        // As reports call it.
+        let name = if *event == "confirmed" { "delivered_confirmed" } else { event };
+        (name.to_owned(), shown)
+    });
+    let counts: Map<String, Value> = counts.collect();
     let domains = sqlx::query!(
         "select domain, status from domains where tenant_id = $1 order by created_at desc, id desc limit $2",
         tenant,

@@ -27,18 +27,12 @@ use crate::{
 };
 
 /// Users of the NATS servers: keys, and the configuration with their rights.
-#[derive(Debug, clap::Args)]
-pub struct NatsUserArgs {
-    #[command(subcommand)]
-    command: NatsUserCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum NatsUserCommand {
+pub enum NatsUserCommand {
     /// A product's user in one environment: publishes its requests and calls, receives its events.
     Product(Product),
     /// The user of a process: audience … sequencing, ingress, `engine_all` (all of them), operator, sys.
-    Stage(Stage),
+    Stage(ProcessUser),
     /// The servers' accounts.conf, with every process's rights.
     Accounts,
     /// The shape of a product's user.
@@ -46,7 +40,7 @@ enum NatsUserCommand {
 }
 
 #[derive(Debug, clap::Args)]
-struct Product {
+pub struct Product {
     /// The product's slug.
     #[arg(value_parser = product)]
     product: String,
@@ -64,7 +58,7 @@ struct Product {
 }
 
 #[derive(Debug, clap::Args)]
-struct Stage {
+pub struct ProcessUser {
     /// The process.
     name: String,
     #[command(flatten)]
@@ -81,8 +75,8 @@ struct Pair {
     public_key: Option<String>,
 }
 
-pub fn run(args: NatsUserArgs) -> anyhow::Result<()> {
-    match args.command {
+pub fn run(command: NatsUserCommand) -> anyhow::Result<()> {
+    match command {
         NatsUserCommand::Product(product) => return add_product(&product),
         NatsUserCommand::Stage(stage) => return add_stage(&stage),
         NatsUserCommand::Accounts => print!("{}", conf::accounts()),
@@ -128,7 +122,7 @@ fn add_product(asked: &Product) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn add_stage(asked: &Stage) -> anyhow::Result<()> {
+fn add_stage(asked: &ProcessUser) -> anyhow::Result<()> {
     let names = || rights::ROLES.iter().map(|role| role.name).chain([rights::ENGINE_ALL, "operator", "sys"]);
     if !names().any(|name| name == asked.name) {
         bail!("{} is none of {}", asked.name, names().collect::<Vec<_>>().join(", "));

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -13,6 +14,10 @@ use tokio::time::Instant;
 
 use crate::servers;
 
+/// Time a child has to come up.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Time it has to drain.
+const STOP_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Lines of its log a failed start shows.
 const LOG_LINES: usize = 15;
@@ -25,41 +30,23 @@ pub struct Child {
     log: PathBuf,
 }
 
-/// The addresses a child listens on.
-pub struct Addresses(Value);
-
-impl Addresses {
-    /// One of them.
-    pub fn get(&self, name: &str) -> anyhow::Result<&str> {
-        self.0[name].as_str().with_context(|| format!("the process did not say its {name}"))
-    }
-}
-
 impl Child {
-    /// The engine: ingress and all stages.
-    pub fn engine(data_dir: &Path, env: &BTreeMap<String, String>) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("all").envs(env);
-        Self::spawn("engine", command, data_dir)
-    }
-
-    /// The mail sink.
-    pub fn sink(data_dir: &Path, rules: Option<&Path>) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("sink");
-        if let Some(rules) = rules {
-            command.arg("--rules").arg(rules);
-        }
-        Self::spawn("sink", command, data_dir)
-    }
-
-    /// Must be called on a thread that lives as long as the process: children end with the thread that made them.
-    fn spawn(name: &'static str, mut command: Command, data_dir: &Path) -> anyhow::Result<Self> {
+    /// Starts a command of this binary. Must be called on a thread that lives as long as the process: children end with the thread that
+    /// made them.
+    pub fn start(
+        name: &'static str,
+        arguments: &[&OsStr],
+        env: &BTreeMap<String, String>,
+        data_dir: &Path,
+    ) -> anyhow::Result<Self> {
         let addresses = data_dir.join(format!("{name}.addresses.json"));
         let log = data_dir.join(format!("{name}.log"));
         let _ = std::fs::remove_file(&addresses);
         let output = std::fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
+        let mut command = Command::new(std::env::current_exe()?);
         command
+            .args(arguments)
+            .envs(env)
             .env("POSTRIDER_ADDRESSES_FILE", &addresses)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -79,12 +66,14 @@ impl Child {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Waits until it says where it listens.
-    pub async fn addresses(&mut self, within: Duration) -> anyhow::Result<Addresses> {
-        let deadline = Instant::now() + within;
+    /// Waits until it says where it listens; answers the address of this name.
+    pub async fn address(&mut self, name: &str) -> anyhow::Result<String> {
+        let deadline = Instant::now() + READY_WITHIN;
         loop {
             if let Ok(text) = std::fs::read_to_string(&self.addresses) {
-                return Ok(Addresses(serde_json::from_str(&text)?));
+                let addresses: Value = serde_json::from_str(&text)?;
+                let address = addresses[name].as_str();
+                return address.map(str::to_owned).with_context(|| format!("the process did not say its {name}"));
             }
             if self.has_ended() || Instant::now() >= deadline {
                 let log = std::fs::read_to_string(&self.log).unwrap_or_default();
@@ -95,9 +84,9 @@ impl Child {
     }
 
     /// Asks it to drain and waits. Answers whether it drained; one that did not is killed when it is dropped here.
-    pub async fn stop(mut self, within: Duration) -> bool {
+    pub async fn stop(mut self) -> bool {
         servers::ask_to_stop(&self.process);
-        let deadline = Instant::now() + within;
+        let deadline = Instant::now() + STOP_WITHIN;
         while Instant::now() < deadline {
             if self.has_ended() {
                 return true;

@@ -10,6 +10,7 @@ mod guide;
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     future::Future,
     io::Write,
     path::{Path, PathBuf},
@@ -23,11 +24,6 @@ use tokio::process::Command;
 
 use crate::servers::{self, ServerOptions, Servers};
 use child::Child;
-
-/// Time the engine and the sink have to come up.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Time they have to drain.
-const STOP_WITHIN: Duration = Duration::from_secs(30);
 
 /// Everything on this machine for development.
 #[derive(Debug, clap::Args)]
@@ -128,7 +124,7 @@ impl Running {
         println!("starting NATS and Postgres …");
         let servers = Servers::start(&server_options).await?;
         let data_dir = servers.data_dir().to_owned();
-        servers.create_database("postrider").await?;
+        servers.postgres().create_database("postrider").await?;
         let database_url = servers.database_url("postrider");
         let nats_url = servers.nats_url();
         let database = [("POSTRIDER_DATABASE_URL", database_url.as_str())];
@@ -141,10 +137,14 @@ impl Running {
         let (smtp_url, inbox_url) = match &options.smtp_url {
             Some(url) => (url.clone(), String::new()),
             None => {
-                let mut child = Child::sink(&data_dir, options.sink_rules.as_deref())?;
-                let addresses = child.addresses(READY_WITHIN).await?;
+                let mut arguments = vec![OsStr::new("sink")];
+                if let Some(rules) = &options.sink_rules {
+                    arguments.extend([OsStr::new("--rules"), rules.as_os_str()]);
+                }
+                let mut child = Child::start("sink", &arguments, &BTreeMap::new(), &data_dir)?;
+                let (smtp, http) = (child.address("smtp_addr").await?, child.address("http_addr").await?);
                 sink = Some(child);
-                (format!("smtp://{}", addresses.get("smtp_addr")?), format!("http://{}", addresses.get("http_addr")?))
+                (format!("smtp://{smtp}"), format!("http://{http}"))
             }
         };
 
@@ -152,7 +152,7 @@ impl Running {
         let base_url = format!("http://127.0.0.1:{http_port}");
         let setting = |name: &str, value: &str| (format!("POSTRIDER_{name}"), value.to_owned());
         let env = BTreeMap::from([
-            setting("DATABASE_URL", &servers.local_database_url("postrider")),
+            setting("DATABASE_URL", &servers.postgres().local_database_url("postrider")),
             setting("NATS_URL", &nats_url),
             setting("MASTER_KEY", &seeded.master_key),
             setting("HTTP_ADDR", &format!("127.0.0.1:{http_port}")),
@@ -169,8 +169,8 @@ impl Running {
         let mut engine = None;
         if !options.only_servers {
             println!("starting the ingress and all stages …");
-            let mut child = Child::engine(&data_dir, &facts.env)?;
-            facts.admin_url = format!("http://{}", child.addresses(READY_WITHIN).await?.get("admin_addr")?);
+            let mut child = Child::start("engine", &[OsStr::new("all")], &facts.env, &data_dir)?;
+            facts.admin_url = format!("http://{}", child.address("admin_addr").await?);
             engine = Some(child);
         }
         Ok(Self { engine, sink, servers, facts, data_dir })
@@ -191,7 +191,7 @@ impl Running {
     async fn stop(&mut self) {
         for child in [self.engine.take(), self.sink.take()].into_iter().flatten() {
             let name = child.name();
-            if !child.stop(STOP_WITHIN).await {
+            if !child.stop().await {
                 eprintln!("{name} did not drain in time and was ended");
             }
         }

@@ -112,16 +112,6 @@ impl Servers {
         self.postgres.database_url(database)
     }
 
-    /// The database's URL by the server's Unix socket, where it has one: a round trip costs processes of this machine and user less.
-    pub fn local_database_url(&self, database: &str) -> String {
-        self.postgres.local_database_url(database)
-    }
-
-    /// Creates a database; `false` means that it was there already.
-    pub async fn create_database(&self, name: &str) -> anyhow::Result<bool> {
-        self.postgres.create_database(name).await
-    }
-
     /// The directory that holds the servers' configuration, data and logs.
     pub fn data_dir(&self) -> &Path {
         self.place.root()

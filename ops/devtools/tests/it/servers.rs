@@ -46,7 +46,7 @@ async fn publish_one(servers: &Servers) {
 }
 
 async fn write_row(servers: &Servers) {
-    servers.create_database("ledger").await.unwrap();
+    servers.postgres().create_database("ledger").await.unwrap();
     execute(servers, "create table kept (id int)").await;
     execute(servers, "insert into kept values (1)").await;
 }
@@ -58,7 +58,7 @@ async fn execute(servers: &Servers, statement: &'static str) {
 }
 
 async fn rows(servers: &Servers) -> i64 {
-    let mut connection = PgConnection::connect(&servers.local_database_url("ledger")).await.unwrap();
+    let mut connection = PgConnection::connect(&servers.postgres().local_database_url("ledger")).await.unwrap();
     sqlx::query_scalar("select count(*) from kept").fetch_one(&mut connection).await.unwrap()
 }
 
@@ -114,7 +114,8 @@ async fn a_wiped_store_leaves_an_empty_jetstream_on_the_same_port() {
 #[tokio::test]
 async fn the_local_address_is_a_unix_socket_and_the_other_is_not() {
     let servers = Servers::start(&ServerOptions::ephemeral()).await.unwrap();
-    for (url, is_tcp) in [(servers.local_database_url("postgres"), false), (servers.database_url("postgres"), true)] {
+    let postgres = servers.postgres();
+    for (url, is_tcp) in [(postgres.local_database_url("postgres"), false), (postgres.database_url("postgres"), true)] {
         let mut connection = PgConnection::connect(&url).await.unwrap();
         let (came_by_tcp, superuser): (bool, String) =
             sqlx::query_as("select inet_client_addr() is not null, current_user::text")
@@ -132,11 +133,11 @@ async fn two_pairs_run_side_by_side() {
     let (one, two) = (one.unwrap(), two.unwrap());
 
     publish_one(&one).await;
-    assert!(one.create_database("mine").await.unwrap());
-    assert!(!one.create_database("mine").await.unwrap(), "there already");
+    assert!(one.postgres().create_database("mine").await.unwrap());
+    assert!(!one.postgres().create_database("mine").await.unwrap(), "there already");
 
     assert_eq!(bus(&two).await.query_account().await.unwrap().streams, 0);
-    assert!(two.create_database("mine").await.unwrap(), "another cluster");
+    assert!(two.postgres().create_database("mine").await.unwrap(), "another cluster");
 }
 
 #[tokio::test]

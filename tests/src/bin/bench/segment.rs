@@ -11,11 +11,13 @@ use super::common::{fill_list, vacuum};
 /// Fields of all types, a tag for a few, and a campaign of the past: a third opened it, a twentieth followed a link.
 async fn furnish(rig: &Rig, tag: Uuid, campaign: Uuid) {
     let launch = schemas::LaunchId::fresh();
+    // Every statement has all parameters.
+    let used = "and $2::uuid is not null and $3::uuid is not null and $4::text is not null and $5::date is not null";
     for sql in [
         "insert into fields (tenant_id, id, key, label, type) select $1, gen_random_uuid(), key, key, type
          from (values ('plan', 'string'), ('seats', 'number'), ('vip', 'boolean'), ('renews', 'date'), ('seen', 'datetime'),
                       ('langs', 'string_list')) f (key, type)
-         where $2::uuid is not null and $3::uuid is not null and $4::text is not null and $5::date is not null",
+         where true",
         "with numbered as (select id, row_number() over (order by id) as n from contacts where tenant_id = $1)
          update contacts c
          set fields = jsonb_build_object(
@@ -25,25 +27,21 @@ async fn furnish(rig: &Rig, tag: Uuid, campaign: Uuid) {
                  'langs', jsonb_build_array('en', (array['de', 'fr'])[n % 2 + 1])),
              created_at = now() - n * interval '1 second'
          from numbered
-         where c.tenant_id = $1 and c.id = numbered.id
-           and $2::uuid is not null and $3::uuid is not null and $4::text is not null and $5::date is not null",
-        "insert into audiences (tenant_id, id, kind, name)
-         select $1, $2, 'tag', 'few' where $3::uuid is not null and $4::text is not null and $5::date is not null",
+         where c.tenant_id = $1 and c.id = numbered.id",
+        "insert into audiences (tenant_id, id, kind, name) select $1, $2, 'tag', 'few' where true",
         "insert into audience_members (tenant_id, audience_id, contact_id)
-         select $1, $2, id from contacts where tenant_id = $1 and address like '%000@%'
-           and $3::uuid is not null and $4::text is not null and $5::date is not null",
+         select $1, $2, id from contacts where tenant_id = $1 and address like '%000@%'",
         "update campaigns set launch_prefix = $4, month = $5, status = 'sent', completed_at = now()
-         where tenant_id = $1 and id = $3 and $2::uuid is not null",
+         where tenant_id = $1 and id = $3",
         "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, decided_at)
          select $1, ($4 || lpad(to_hex(((n - 1) / 500) << 9 | (n - 1) % 500), 9, '0'))::uuid, $5, $3, id, 'sent', now() - interval '3 days'
-         from (select id, row_number() over (order by id) as n from contacts where tenant_id = $1) c where $2::uuid is not null",
+         from (select id, row_number() over (order by id) as n from contacts where tenant_id = $1) c where true",
         "update sends set opened_at = now() - interval '2 days',
                 human_opened_at = case when hashtext(contact_id::text) % 2 = 0 then now() - interval '1 day' end,
                 clicked_at = case when hashtext(contact_id::text) % 20 = 0 then now() - interval '1 day' end
-         where tenant_id = $1 and hashtext(contact_id::text) % 3 = 0
-           and $2::uuid is not null and $3::uuid is not null and $4::text is not null and $5::date is not null",
+         where tenant_id = $1 and hashtext(contact_id::text) % 3 = 0",
     ] {
-        sqlx::query(sql)
+        sqlx::query(sqlx::AssertSqlSafe(format!("{sql} {used}")))
             .bind(rig.engine_tenant_id)
             .bind(tag)
             .bind(campaign)

@@ -9,14 +9,10 @@ use std::{
     time::Duration,
 };
 
+use axum::{Router, body::Bytes, extract::State, http::StatusCode};
 use pipeline::eventually;
 use serde_json::Value;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-    task::JoinHandle,
-};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 
 /// What a script ends with when it cannot do its work here.
 const SKIPPED: i32 = 77;
@@ -39,12 +35,8 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let bodies = Arc::<Mutex<Vec<Value>>>::default();
-        let kept = Arc::clone(&bodies);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(take(stream, Arc::clone(&kept)));
-            }
-        });
+        let service = Router::new().fallback(take).with_state(Arc::clone(&bodies));
+        let task = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
         Self { port, bodies, task }
     }
 
@@ -93,32 +85,9 @@ impl Receiver {
     }
 }
 
-/// One connection: requests one after the other.
-async fn take(stream: TcpStream, kept: Arc<Mutex<Vec<Value>>>) {
-    let mut stream = BufReader::new(stream);
-    loop {
-        let (mut length, mut line) = (0, String::new());
-        loop {
-            line.clear();
-            if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
-                return;
-            }
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse().unwrap();
-            }
-            if line.trim().is_empty() {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        if stream.read_exact(&mut body).await.is_err() {
-            return;
-        }
-        kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-        if stream.get_mut().write_all(b"HTTP/1.1 204 Thanks\r\n\r\n").await.is_err() {
-            return;
-        }
-    }
+async fn take(State(kept): State<Arc<Mutex<Vec<Value>>>>, body: Bytes) -> StatusCode {
+    kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+    StatusCode::NO_CONTENT
 }
 
 /// A receiver in another language. Stops when dropped.
