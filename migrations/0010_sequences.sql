@@ -344,7 +344,7 @@ create table trigger_occurrences (
     tenant_id uuid not null,
     sequence_id uuid not null,
     contact_id uuid not null,
-    occurrence text not null,                   -- names it: the event's id, the day, …
+    occurrence text not null,                   -- names it: the event's id, the field and the day, …
     event_id uuid,                              -- of `product_events`
     noted_at timestamptz not null default clock_timestamp(),
     decided_at timestamptz,
@@ -509,6 +509,9 @@ begin
     return null;
 end $$;
 create trigger suppressions_end_enrollments after insert on suppressions
+    referencing new table as added for each statement execute function check_suppressed_enrollments();
+-- One that had expired may be in force again.
+create trigger suppressions_renewed_end_enrollments after update on suppressions
     referencing new table as added for each statement execute function check_suppressed_enrollments();
 
 create function check_left_enrollments() returns trigger

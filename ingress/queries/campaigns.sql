@@ -15,7 +15,8 @@ select c.id, c.name, c.sender_profile_id,
        v.variants as "variants!: Json<Vec<VariantRow>>",
        case when c.test_percent is not null then jsonb_build_object(
            'test_percent', c.test_percent, 'winner_metric', c.winner_metric, 'decide_after_minutes', c.decide_after_minutes,
-           'tested_at', c.tested_at, 'decided_at', c.decided_at, 'winner', c.winner, 'winner_reason', c.winner_reason
+           'tested_at', c.tested_at, 'decided_at', c.decided_at,
+           'winner', case when c.test_percent < 100 or c.winner_reason = 'highest_rate' then c.winner end, 'winner_reason', c.winner_reason
        ) end as "ab_test?: Json<AbTest>",
        c.not_after, c.on_miss as "on_miss: OnMiss", c.closes_at, c.max_per_minute,
        jsonb_build_object('bounce_percent', c.bounce_percent, 'complaint_percent', c.complaint_percent, 'state', c.tripwire)

@@ -64,7 +64,8 @@ select e.id as "id!", e.sequence_id as "sequence_id!", e.version as "version!", 
            as "exit_reason: ExitReason",
        case when e.status in ('active', 'paused') and e.sequence_status <> 'archived' then e.next_step end as next_step,
        case when e.sequence_status <> 'archived' then e.next_action_at end as next_action_at,
-       case when e.status in ('active', 'paused') and e.sequence_status <> 'archived' then e.held_by end as held_by, e.attempts as "attempts!", e.last_error,
+       -- While its sequence is paused it waits for that.
+       case when e.shown = 'active' then e.held_by end as held_by, e.attempts as "attempts!", e.last_error,
        coalesce(e.ended_at, case when e.sequence_status = 'archived' then e.archived_at end) as ended_at,
        e.created_at as "created_at!", e.updated_at as "updated_at!"
 from page e

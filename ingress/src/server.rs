@@ -50,7 +50,7 @@ pub async fn serve(ingress: Arc<Ingress>, shutdown: CancellationToken) -> std::i
     let (stored, until) = (Arc::clone(&ingress), shutdown.clone());
     tokio::spawn(async move { stored.hooks.carry(stored.bus.clone(), until).await });
     ingress.tasks.spawn(bus::serve(Arc::clone(&ingress), shutdown.clone()));
-    bus::intake::start(&ingress);
+    bus::intake::start(&ingress, shutdown.clone());
     tokio::spawn(domains::recheck::run(Arc::clone(&ingress), shutdown.clone()));
     let finished = tokio::spawn(accept_until(listener, ingress, shutdown));
     Ok(Serving { address, finished })

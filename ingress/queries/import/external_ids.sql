@@ -1,6 +1,6 @@
 -- The rows whose external_id another row or another contact has, or whose contact has another one. Answers them. They are taken out, but
--- for those that stop mail: of these only the address, the opt-out and the suppression are left. An id that is kept by a contact which was
--- merged into the row's contact leads there already.
+-- for those that stop mail: of these only the address and what stops mail are left. An id that is kept by a contact which was merged into
+-- the row's contact leads there already.
 with looked_at as materialized (
     select i.number, i.external_id, i.stops_mail,
            case
@@ -10,7 +10,7 @@ with looked_at as materialized (
            end as code,
            holder.merged_into is not null as is_kept_elsewhere
     from (
-        select number, address, external_id, unsubscribed or suppression_reason is not null as stops_mail,
+        select number, address, external_id, unsubscribed or pending or suppression_reason is not null as stops_mail,
                row_number() over (partition by external_id order by number) as nth
         from import_rows where external_id is not null
     ) i
@@ -25,7 +25,7 @@ taken_out as (
 emptied as (
     update import_rows r
     set external_id = null, first_name = null, last_name = null, title = null, phone = null, company = null, lifecycle_stage = null,
-        dot_number = null, timezone = null, locale = null, fields = '{}', tags = null, lists = null, status = null, pending = false,
+        dot_number = null, timezone = null, locale = null, fields = '{}', tags = null, lists = null, status = null,
         consent_basis = null, consent_at = null
     from looked_at l where r.number = l.number and l.code is not null and l.stops_mail
 ),

@@ -6,4 +6,4 @@ with left_now as (
       and c.marketing_status <> 'unsubscribed'
     returning c.id
 )
-update import_rows r set changed = true, lists = null, tags = null from left_now where r.contact_id = left_now.id
+update import_rows r set changed = true from left_now where r.contact_id = left_now.id

@@ -15,7 +15,7 @@ create temporary table import_rows (
     fields jsonb not null,
     tags text,                                  -- names, separated by U+001F
     lists text,                                 -- likewise
-    status text,                                -- `archived`: a new contact is, and a known one stays so; null says nothing
+    status text,                                -- `archived`: a new contact is, and a known one stays so; null: only what stops mail counts of the row
     unsubscribed boolean not null,
     pending boolean not null,
     suppression_reason text,

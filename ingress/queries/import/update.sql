@@ -3,6 +3,7 @@
 -- states that marketing is allowed and on what basis ($2), and the row does not say `pending`, which takes `subscribed` back. Consent is
 -- taken as a whole, with the import as its evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than
 -- what is known says nothing new, and that of the import alone counts where nothing is known. A row that says nothing new changes nothing.
+-- A bad one, of which only what stops mail counts (without a status), states no consent.
 -- The contacts are locked (`find.sql`): what an empty cell leaves is the value that is read here.
 with incoming as (
     select c.id, coalesce(r.external_id, c.external_id) as external_id, coalesce(r.first_name, c.first_name) as first_name,
@@ -15,10 +16,12 @@ with incoming as (
            case
                when r.unsubscribed then 'unsubscribed'
                when r.pending and c.marketing_status = 'subscribed' then 'pending'
-               when $2 and not r.pending and c.marketing_status = 'pending' and not o.has_left then 'subscribed'
+               when $2 and r.status is not null and not r.pending and c.marketing_status = 'pending' and not o.has_left
+                   then 'subscribed'
                else c.marketing_status
            end as marketing_status,
            case
+               when r.status is null then false
                when $2 and not r.unsubscribed and not r.pending and c.marketing_status = 'pending' and not o.has_left then true
                when r.consent_at < c.consent_at then false
                when r.consent_at = c.consent_at or r.consent_at is null and r.consent_basis is not null

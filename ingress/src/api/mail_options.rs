@@ -25,11 +25,9 @@ pub(crate) const HEADERS_MAX: usize = 20;
 const HEADER_NAME_MAX: usize = 70;
 /// Longest value of a header field, in bytes: with its name it stays within a line of 998.
 pub(crate) const HEADER_VALUE_MAX_BYTES: usize = 800;
-/// Most tags.
 pub(crate) const TAGS_MAX: usize = 10;
 /// Longest tag, in characters.
 pub(crate) const TAG_MAX: usize = 64;
-/// Most pairs of metadata.
 pub(crate) const METADATA_MAX: usize = 20;
 /// Longest key of metadata, in characters.
 const METADATA_KEY_MAX: usize = 40;

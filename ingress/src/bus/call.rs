@@ -18,6 +18,7 @@ use crate::pipeline::{
     auth::{TrustedCaller, keys::Caller},
     body::{BODY_MAX_BYTES, CALL_MAX_BYTES},
     error::ApiError,
+    idempotency::invalid_key,
     json, may_read_call,
     request_log::RequestLog,
 };
@@ -178,17 +179,13 @@ fn query(fields: &Map<String, Value>) -> Result<String, ApiError> {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     for (name, value) in fields {
         match value {
-            Value::Null => {}
-            Value::String(text) => {
-                query.append_pair(name, text);
-            }
-            Value::Bool(_) | Value::Number(_) => {
-                query.append_pair(name, &value.to_string());
-            }
+            Value::Null => continue,
+            Value::String(text) => query.append_pair(name, text),
+            Value::Bool(_) | Value::Number(_) => query.append_pair(name, &value.to_string()),
             Value::Array(_) | Value::Object(_) => {
                 return Err(ApiError::invalid(name, "wrong_type", "must be a string, number or boolean"));
             }
-        }
+        };
     }
     Ok(query.finish())
 }
@@ -208,11 +205,7 @@ pub(super) fn message_id(headers: Option<&async_nats::HeaderMap>) -> Option<Stri
 }
 
 pub(super) fn idempotency_key(message_id: &str) -> Result<&str, ApiError> {
-    if IdempotencyKey::is_valid_text(message_id) {
-        return Ok(message_id);
-    }
-    let detail = "send the header once, with 1 to 255 visible ASCII characters";
-    Err(ApiError::invalid("Idempotency-Key", "invalid", detail))
+    if IdempotencyKey::is_valid_text(message_id) { Ok(message_id) } else { Err(invalid_key()) }
 }
 
 #[cfg(test)]

@@ -104,12 +104,8 @@ async fn offer(
     });
     let listeners = FuturesUnordered::new();
     for (name, call) in calls() {
-        let endpoint = service
-            .endpoint_builder()
-            .name(name.replace('.', "-"))
-            .metadata(metadata(&call))
-            .add(format!("{}.*.*.{name}", api.prefix))
-            .await?;
+        let builder = service.endpoint_builder().name(name.replace('.', "-")).metadata(metadata(&call));
+        let endpoint = builder.add(format!("{}.*.*.{name}", api.prefix)).await?;
         listeners.push(listen(Arc::clone(&api), endpoint, call));
     }
     Ok((service, listeners))

@@ -144,13 +144,11 @@ pub(crate) struct PublicBody {
 
 impl PublicBody {
     /// A form of the recipient of this send.
-    #[must_use]
     pub fn form(send: Uuid) -> Self {
         Self::new(&MEMORY.forms, send)
     }
 
     /// An event of this provider connection.
-    #[must_use]
     pub fn event(connection: Uuid) -> Self {
         Self::new(&MEMORY.events, connection)
     }
@@ -159,10 +157,7 @@ impl PublicBody {
         Self { received: ReceivedBody::default(), memory, owner: owner.to_string() }
     }
 
-    /// Adds a piece.
-    ///
-    /// # Errors
-    /// 503 when other bodies hold the memory.
+    /// Adds a piece; 503 when other bodies hold the memory.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), ApiError> {
         let ReceivedBody { bytes, share } = &mut self.received;
         share.grow(self.memory, &self.owner, bytes.len() + piece.len())?;
@@ -171,7 +166,6 @@ impl PublicBody {
     }
 
     /// The number of bytes received.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.received.bytes.len()
     }

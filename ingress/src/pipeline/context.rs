@@ -20,9 +20,7 @@ pub struct RequestContext {
     pub(super) tx: Tx,
     /// The tenant. Nil for requests without one (see [`super::provision`]).
     pub tenant: Uuid,
-    /// The caller.
     pub caller: Arc<Caller>,
-    /// The shared state.
     pub ingress: Arc<Ingress>,
     /// The page that is asked for, of routes made with [`super::read_page`].
     pub page: ListPage,

@@ -41,6 +41,7 @@ impl RouteInput {
 /// The documentation of one operation. What it reads is known from its handler, examples of answers are made from their schemas, and
 /// what all operations have in common (credentials, tenant, idempotency, the refusals of the pipeline) is added when the document is
 /// made.
+#[must_use]
 #[derive(Debug, Clone)]
 pub struct Doc {
     pub(crate) id: &'static str,
@@ -74,62 +75,52 @@ pub(crate) enum AnswerContent {
 impl Doc {
     /// An operation. `id` is its name in generated clients, such as `createContact`; the summary is a line, the description may be
     /// Markdown.
-    #[must_use]
     pub fn new(id: &'static str, summary: &'static str, description: &'static str) -> Self {
         let (answers, refusals) = (Vec::new(), Vec::new());
         Self { id, summary, description, path: None, example: json!({}), answers, refusals }
     }
 
     /// Path parameters other than an id named `id`: the fields of a type.
-    #[must_use]
     pub fn path_parameters<T: JsonSchema>(self) -> Self {
         Self { path: Some(types::query::<T>), ..self }
     }
 
     /// An example of the body, without the tenant's fields. Without one it is an empty object.
-    #[must_use]
     pub fn example(self, example: Value) -> Self {
         Self { example, ..self }
     }
 
     /// An answer in JSON that is not an error: the type that the handler answers with, without `ok`, which is then true.
-    #[must_use]
     pub fn answer<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
         self.answered(status, description, AnswerContent::Json(types::answer::<T>))
     }
 
     /// 200 with one resource, and the refusal where there is none.
-    #[must_use]
     pub fn single<T: Resource>(self, description: &'static str) -> Self {
         self.answer::<SingleResource<T>>(200, description).refuses(404, &[T::NOT_FOUND])
     }
 
     /// 200 with a page of resources.
-    #[must_use]
     pub fn page<T: Resource>(self, description: &'static str) -> Self {
         self.answer::<ResourcePage<T>>(200, description)
     }
 
     /// An answer in JSON that does not have this API's form: the type is all of it.
-    #[must_use]
     pub fn plain_answer<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
         self.answered(status, description, AnswerContent::Json(types::part::<T>))
     }
 
     /// An answer that is not JSON.
-    #[must_use]
     pub fn other(self, status: u16, description: &'static str, content_type: &'static str) -> Self {
         self.answered(status, description, AnswerContent::Other(content_type))
     }
 
     /// An answer in one of several types that are not JSON, as the caller asks.
-    #[must_use]
     pub fn files(self, status: u16, description: &'static str, content_types: &'static [&'static str]) -> Self {
         self.answered(status, description, AnswerContent::Files(content_types))
     }
 
     /// An answer without a body.
-    #[must_use]
     pub fn empty(self, status: u16, description: &'static str) -> Self {
         self.answered(status, description, AnswerContent::Nothing)
     }
@@ -140,7 +131,6 @@ impl Doc {
     }
 
     /// Says that a field of the answer above is the `{id}` of other operations, by their ids.
-    #[must_use]
     pub fn leads_to(mut self, field: &'static str, operations: &[&'static str]) -> Self {
         if let Some(answer) = self.answers.last_mut() {
             answer.links.extend(operations.iter().map(|operation| (*operation, field)));
@@ -149,7 +139,6 @@ impl Doc {
     }
 
     /// Error codes of the handler, with their status. Those of the pipeline are added to all operations.
-    #[must_use]
     pub fn refuses(mut self, status: u16, codes: &[&'static str]) -> Self {
         self.refusals.extend(codes.iter().map(|code| (status, *code)));
         self

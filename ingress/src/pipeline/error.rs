@@ -97,6 +97,7 @@ pub(crate) struct ErrorBody<'a> {
 }
 
 /// A refusal. `code` is what programs read; `detail` is for people. Neither carries addresses, bodies or secrets of others.
+#[must_use]
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{status} {code}")]
 pub struct ApiError {
@@ -131,14 +132,12 @@ impl ApiError {
     }
 
     /// Adds a detail for people.
-    #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
     /// Adds the field that it is about, with a text for people. The code stands in both places.
-    #[must_use]
     pub fn at(mut self, path: impl Into<String>, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         self.fields.push(FieldFault::new(path, self.code.clone(), detail.clone()));
@@ -146,28 +145,24 @@ impl ApiError {
     }
 
     /// Adds what refers to the object.
-    #[must_use]
     pub fn referred_by(mut self, references: Vec<Reference>) -> Self {
         self.references = Some(Box::new(References(references)));
         self
     }
 
     /// Adds the id of the one-off message in the ledger.
-    #[must_use]
     pub fn about_message(mut self, message: uuid::Uuid) -> Self {
         self.message_id = Some(message);
         self
     }
 
     /// Adds `Retry-After`, in seconds.
-    #[must_use]
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
     /// Adds `Retry-After` until a time, in seconds: never a moment before it.
-    #[must_use]
     pub fn retry_at(self, at: DateTime<Utc>) -> Self {
         let seconds = u64::try_from((at - Utc::now()).num_seconds()).unwrap_or(0);
         self.retry_after(seconds.saturating_add(1))
@@ -199,7 +194,6 @@ impl ApiError {
     }
 
     /// 400 `validation_failed` with every fault, but for those beyond [`FAULTS_MAX`]; `detail` names the first in words.
-    #[must_use]
     pub fn validation(mut fields: Vec<FieldFault>) -> Self {
         fields.truncate(FAULTS_MAX);
         let detail = fields.first().map(|fault| match fault.path.as_str() {
@@ -220,13 +214,11 @@ impl ApiError {
     }
 
     /// 500: the answer carries nothing but the code. Log the cause where it is known.
-    #[must_use]
     pub fn internal() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error")
     }
 
     /// 503: a dependency is away; the same request may succeed in a moment.
-    #[must_use]
     pub fn unavailable() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable").retry_after(RETRY_UNAVAILABLE)
     }
@@ -257,7 +249,6 @@ impl ApiError {
     }
 
     /// Reads a refusal that was answered in this process.
-    #[must_use]
     pub(crate) fn read(status: StatusCode, body: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct AnsweredError {
@@ -277,14 +268,12 @@ impl ApiError {
     }
 
     /// The error as an answer for one item of an array has it: with its first faults.
-    #[must_use]
     pub(crate) fn of_item(mut self) -> Self {
         self.fields.truncate(ITEM_FAULTS_MAX);
         self
     }
 
     /// The error as an event on the bus and an item of an array have it: with its first faults.
-    #[must_use]
     pub(crate) fn refusal(&self) -> Refusal {
         let field = |fault: &FieldFault| RefusedField {
             path: fault.path.clone(),
@@ -335,7 +324,6 @@ impl IntoResponse for ApiError {
 /// Why a call was refused, as far as the request log has it: the detail may quote the caller, so it is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RefusalReason {
-    /// The code.
     pub code: Cow<'static, str>,
     /// Where the first fault is. The caller may have made up names in it, which the writer cuts off.
     pub field: Option<String>,

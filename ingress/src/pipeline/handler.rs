@@ -13,9 +13,7 @@ use crate::state::Ingress;
 
 /// An `async fn(&mut RequestContext, Input) -> Result<ApiReply, ApiError>`.
 pub trait Handler<'a, Input>: Send + Sync {
-    /// What it returns.
     type Future: Future<Output = Result<ApiReply, ApiError>> + Send + 'a;
-    /// Handles the request.
     fn call(&self, ctx: &'a mut RequestContext, input: Input) -> Self::Future;
 }
 
@@ -59,9 +57,7 @@ pub(super) type QueryReader = Arc<dyn Fn(String) -> PreparedHandler + Send + Syn
 /// The context of a write before its transaction.
 #[derive(Clone)]
 pub struct PreparationContext {
-    /// The shared state.
     pub ingress: Arc<Ingress>,
-    /// The caller.
     pub caller: Arc<Caller>,
     /// The tenant. Nil for requests without one.
     pub tenant: Uuid,

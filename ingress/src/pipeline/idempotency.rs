@@ -28,12 +28,9 @@ pub struct IdempotencyKey {
     pub fingerprint: [u8; 32],
 }
 
-/// A stored answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// Its status.
     pub status: StatusCode,
-    /// Its body.
     pub body: Vec<u8>,
 }
 
@@ -82,11 +79,7 @@ impl IdempotencyKey {
         let mut values = headers.get_all(HEADER).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let value = value.to_str().ok().filter(|text| Self::is_valid_text(text) && values.next().is_none());
-        let value = value.ok_or_else(|| {
-            let detail = "send the header once, with 1 to 255 visible ASCII characters";
-            ApiError::invalid("Idempotency-Key", "invalid", detail)
-        })?;
-        Ok(Some(Self::of(value, method, path, body)))
+        Ok(Some(Self::of(value.ok_or_else(invalid_key)?, method, path, body)))
     }
 
     /// Makes a key from a validated value.
@@ -159,10 +152,8 @@ impl IdempotencyKey {
             self.set_lease(tx, key_id, lease, false).await?;
             return Ok(KeyClaim::Waiting(reference));
         }
-        let status = row
-            .status
-            .and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok())
-            .ok_or_else(in_progress)?;
+        let status = row.status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
+        let status = status.ok_or_else(in_progress)?;
         Ok(KeyClaim::Answered(StoredAnswer { status, body: row.body.unwrap_or_default() }))
     }
 
@@ -251,6 +242,11 @@ impl IdempotencyKey {
         .await
         .map(drop)
     }
+}
+
+/// 400 for a header that holds no key.
+pub(crate) fn invalid_key() -> ApiError {
+    ApiError::invalid("Idempotency-Key", "invalid", "send the header once, with 1 to 255 visible ASCII characters")
 }
 
 /// 409: the first request with the key is under way.

@@ -34,8 +34,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// The most memory in bytes that the values of a body take, estimated from its bytes alone: a separator may be a value, a brace an object.
-#[must_use]
-pub fn weight(body: &[u8]) -> usize {
+pub(crate) fn weight(body: &[u8]) -> usize {
     let count = |byte| memchr::memchr_iter(byte, body).count();
     let separators = count(b',') + count(b'[') + count(b':');
     body.len() + (1 + separators + count(b'{') * OBJECT_WEIGHT) * VALUE_BYTES
@@ -45,7 +44,7 @@ pub fn weight(body: &[u8]) -> usize {
 ///
 /// # Errors
 /// 400 `invalid_json` that says what and where.
-pub fn parse(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+pub(crate) fn parse(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match parse_value(body)? {
         Value::Object(object) => Ok(object),
         _ => Err(ApiError::invalid_json("the body must be an object")),
@@ -71,8 +70,7 @@ fn parse_within(budget: &Budget, body: &[u8]) -> Result<Value, ApiError> {
 }
 
 /// True if a body begins like an array.
-#[must_use]
-pub fn is_array(body: &[u8]) -> bool {
+pub(crate) fn is_array(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
@@ -80,7 +78,7 @@ pub fn is_array(body: &[u8]) -> bool {
 ///
 /// # Errors
 /// 400 `invalid_json` that says what and where, 400 `validation_failed` for too many or none.
-pub fn parse_array(body: &[u8], max_items: usize) -> Result<Vec<Value>, ApiError> {
+pub(crate) fn parse_array(body: &[u8], max_items: usize) -> Result<Vec<Value>, ApiError> {
     let Value::Array(items) = parse_value(body)? else {
         return Err(ApiError::invalid_json("the body must be an array"));
     };
@@ -162,11 +160,6 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
         self.take_text(text)?;
         Ok(Value::String(text.to_owned()))
-    }
-
-    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
-        self.take_text(&text)?;
-        Ok(Value::String(text))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {

@@ -16,7 +16,6 @@ use crate::state::Ingress;
 /// The committed effect whose outcome a request waits for.
 #[derive(Debug, Clone, Copy)]
 pub struct Awaited {
-    /// The tenant.
     pub tenant: Uuid,
     /// The reference that the handler passed to [`ApiReply::later`].
     pub reference: Uuid,

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use uuid::Uuid;
 
 use super::{
-    auth::{RateState, keys::Caller},
+    auth::{admission::RateState, keys::Caller},
     error::ApiError,
     request_log::LoggedTenant,
     tenant,
@@ -21,7 +21,6 @@ const SEARCHED_BYTES_MAX: usize = 64 * 1024;
 pub struct RequestTrace {
     /// The caller, once its key is known.
     pub caller: Option<Arc<Caller>>,
-    /// The tenant.
     pub tenant: Arc<SeenTenant>,
 }
 

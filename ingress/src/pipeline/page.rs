@@ -150,14 +150,12 @@ impl ListPage {
     }
 
     /// Of a list of versions: only those before this one, when a cursor is given.
-    #[must_use]
     pub fn before_version(&self) -> Option<i32> {
         // Not one of our cursors: nothing is before it.
         self.before_id.map(|id| i32::try_from(id.as_u128()).unwrap_or(0))
     }
 
     /// How many rows to fetch: one more than the limit, to know whether there is a next page.
-    #[must_use]
     pub fn fetch(&self) -> i64 {
         self.limit + 1
     }
@@ -207,7 +205,6 @@ pub fn time(at: DateTime<Utc>) -> String {
 #[schemars(inline, description = "")]
 pub struct AnswerTime<T>(pub T);
 
-/// A time of an answer.
 pub type Time = AnswerTime<DateTime<Utc>>;
 /// A time of an answer, or null.
 pub type OptionalTime = AnswerTime<Option<DateTime<Utc>>>;

@@ -25,24 +25,22 @@ pub struct GivenTime(pub DateTime<Utc>);
 
 impl GivenTime {
     /// Reads a time; `None`: it is none.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let at = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
         is_in_range(at).then_some(Self(at))
     }
 }
 
-/// Whether a time lies in the years that callers may name.
+/// Whether a time is one that callers may name: of these years, and no leap second, which Postgres keeps as the second after it.
 pub(crate) fn is_in_range(at: DateTime<Utc>) -> bool {
-    (1..=9999).contains(&at.year())
+    (1..=9999).contains(&at.year()) && at.timestamp_subsec_nanos() < 1_000_000_000
 }
 
 impl<'de> Deserialize<'de> for GivenTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            D::Error::custom("must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339), of the years 1 to 9999")
-        })
+        let detail = "must be an existing time with a zone, as 2026-03-01T09:00:00Z (RFC 3339), of the years 1 to 9999";
+        Self::parse(&text).ok_or_else(|| D::Error::custom(detail))
     }
 }
 
@@ -80,7 +78,6 @@ impl<T> Patch<T> {
     }
 
     /// Whether the body says anything about the field.
-    #[must_use]
     pub fn is_given(&self) -> bool {
         !matches!(self, Self::Absent)
     }

@@ -23,20 +23,17 @@ pub struct Peer(Option<IpAddr>);
 
 impl Peer {
     /// The other end of a connection.
-    #[must_use]
     pub fn of(stream: &TcpStream) -> Self {
         Self(stream.peer_addr().ok().map(|address| address.ip().to_canonical()))
     }
 
     /// The client of a request.
-    #[must_use]
     pub fn of_request(ingress: &Ingress, parts: &Parts) -> Self {
         let near = parts.extensions.get::<Self>().copied().unwrap_or_default();
         near.behind(&ingress.settings.trusted_proxies, &parts.headers)
     }
 
     /// Its address, where it is known.
-    #[must_use]
     pub fn ip(self) -> Option<IpAddr> {
         self.0
     }

@@ -24,6 +24,7 @@ use super::{
 };
 
 /// A successful answer.
+#[must_use]
 #[derive(Debug)]
 pub struct ApiReply {
     pub(super) status: StatusCode,
@@ -101,13 +102,11 @@ impl ApiReply {
     }
 
     /// Answers the outcome of `reference`, after the commit, with 200 if all goes well. For routes made with [`super::write_and_wait`].
-    #[must_use]
     pub fn later(reference: Uuid) -> Self {
         Self { later: Some(reference), ..Self::of(StatusCode::OK, JSON, Vec::new()) }
     }
 
     /// Marks an answer with a secret: it is stored encrypted for a repeat.
-    #[must_use]
     pub fn with_secret(self) -> Self {
         Self { has_secret: true, ..self }
     }

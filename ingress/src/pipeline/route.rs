@@ -96,6 +96,7 @@ impl Operation {
 }
 
 /// Routes with their documentation. There is no other way to register one.
+#[must_use]
 #[derive(Debug, Default)]
 pub struct Routes {
     pub(crate) router: Router<Arc<Ingress>>,
@@ -103,38 +104,27 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// None yet.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a GET.
-    #[must_use]
     pub fn get(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on((Method::GET, MethodFilter::GET), path, endpoint, doc)
     }
 
     /// Adds a HEAD with a description of its own.
-    #[must_use]
     pub fn head(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on((Method::HEAD, MethodFilter::HEAD), path, endpoint, doc)
     }
 
-    /// Adds a POST.
-    #[must_use]
     pub fn post(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on((Method::POST, MethodFilter::POST), path, endpoint, doc)
     }
 
-    /// Adds a PATCH.
-    #[must_use]
     pub fn patch(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on((Method::PATCH, MethodFilter::PATCH), path, endpoint, doc)
     }
 
-    /// Adds a DELETE.
-    #[must_use]
     pub fn delete(self, path: &'static str, endpoint: RouteEndpoint, doc: Doc) -> Self {
         self.on((Method::DELETE, MethodFilter::DELETE), path, endpoint, doc)
     }
@@ -150,8 +140,6 @@ impl Routes {
         Self { router: self.router.route(path, (endpoint.mount)(filter)), operations: self.operations }
     }
 
-    /// Both.
-    #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         self.operations.extend(other.operations);
         Self { router: self.router.merge(other.router), operations: self.operations }

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 /// A JSON Schema (draft 2020-12) and the named schemas it refers to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schema {
-    /// The schema itself.
     pub value: Value,
     /// The named schemas it needs.
     pub components: BTreeMap<String, Value>,
@@ -16,9 +15,7 @@ pub struct Schema {
 /// A property of an object, a query parameter or a path parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchemaField {
-    /// Its name.
     pub name: String,
-    /// What its value may be.
     pub schema: Schema,
     /// Whether it must be there.
     pub required: bool,

@@ -81,7 +81,6 @@ impl Shares {
         own
     }
 
-    /// The free permits.
     #[cfg(test)]
     pub fn free(&self) -> usize {
         self.all.available_permits()
@@ -89,7 +88,6 @@ impl Shares {
 }
 
 impl Share {
-    /// The number of permits.
     pub fn permits(&self) -> usize {
         self.all.num_permits()
     }

@@ -77,10 +77,8 @@ fn shape(schema: &mut Value) {
             if object.get("default").is_some_and(Value::is_null) {
                 object.remove("default");
             }
-            if object
-                .get("format")
-                .is_some_and(|format| ["double", "float", "uint"].iter().any(|width| format == width))
-            {
+            let format = object.get("format").and_then(Value::as_str);
+            if matches!(format, Some("double" | "float" | "uint")) {
                 object.remove("format");
             }
             admit_null(object);
@@ -159,13 +157,8 @@ pub(crate) fn either(
     move |schema| {
         let fields = schema.remove("properties").unwrap_or_default();
         let required = |name: &str| groups.iter().any(|(must, _)| must.contains(&name));
-        let others: Vec<&str> = fields
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name.as_str())
-            .filter(|name| !required(name))
-            .collect();
+        let names = fields.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        let others: Vec<&str> = names.filter(|name| !required(name)).collect();
         let group = |(must, may): &(&[&str], &[&str])| {
             let given = must.iter().map(|name| {
                 let mut field = fields[*name].clone();

@@ -40,7 +40,6 @@ pub(crate) const FIRST_YEAR: i32 = 2000;
 pub struct Faults(Vec<FieldFault>);
 
 impl Faults {
-    /// Adds a fault.
     pub fn add(&mut self, path: impl Into<String>, code: impl Into<Cow<'static, str>>, detail: impl Into<String>) {
         if self.0.len() < FAULTS_MAX {
             self.0.push(FieldFault::new(path, code, detail));
@@ -187,7 +186,8 @@ impl Faults {
     /// A time with a zone; `None` and a fault for everything else.
     pub(crate) fn time(&mut self, path: &str, text: &str) -> Option<DateTime<Utc>> {
         let at = GivenTime::parse(text).map(|at| at.0);
-        self.require(at.is_some(), path, "invalid", "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)");
+        let detail = "must be an existing time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)";
+        self.require(at.is_some(), path, "invalid", detail);
         at
     }
 
@@ -213,7 +213,6 @@ impl Faults {
     }
 
     /// Whether nothing was found.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -258,12 +258,7 @@ async fn launches(ready: &Ready, seen: &mut Seen) {
     let pool = &ready.edge.pool;
     let id = ready.campaign(json!({})).await;
     let mut other = pool.begin().await.unwrap();
-    sqlx::query("select begin_preflight($1, $2::uuid)")
-        .bind(client.tenant)
-        .bind(&id)
-        .execute(&mut *other)
-        .await
-        .unwrap();
+    stage_rig::run!(&mut *other, "select begin_preflight($1, $2::uuid)", [client.tenant, &id]);
     seen.row("POST", LAUNCH, &launch(&id).await, 409, "campaign_already_preflight");
     other.rollback().await.unwrap();
     let empty = fixtures::audience(pool, client.tenant, "list", "nobody", 0).await;

@@ -27,6 +27,27 @@ async fn members_are_added_and_removed_by_id_and_address() {
 }
 
 #[tokio::test]
+async fn a_name_with_an_accent_is_one_name_however_it_is_written() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (composed, decomposed) = ("Caf\u{e9}", "Cafe\u{301}");
+    for kind in ["list", "tag"] {
+        let made = client.post("/v1/audiences", json!({"kind": kind, "name": decomposed})).await;
+        assert_eq!((made.status.as_u16(), &made.body["name"]), (201, &json!(composed)));
+        let again = client.post("/v1/audiences", json!({"kind": kind, "name": composed})).await;
+        assert_eq!(again.status, 409, "{}", again.body);
+        let other = client.post("/v1/audiences", json!({"kind": kind, "name": "Bar"})).await.text("audience_id");
+        let renamed = client.patch(&format!("/v1/audiences/{other}"), json!({"name": decomposed})).await;
+        assert_eq!(renamed.status, 409, "{}", renamed.body);
+    }
+    client.post("/v1/contacts", json!({"email": "ann@example.com", "tags": [decomposed], "lists": [decomposed]})).await;
+    let csv = format!("email,tags,list\nbob@example.com,{decomposed},{decomposed}\n");
+    assert_eq!(client.post("/v1/imports", json!({"csv": csv})).await.status, 200);
+    assert_eq!(edge.count("select count(*) from audiences where name like 'Caf%'").await, 2);
+    assert_eq!(edge.count("select count(*) from audience_members").await, 4);
+}
+
+#[tokio::test]
 async fn what_is_neither_id_nor_address_is_a_fault_at_its_place() {
     let edge = Edge::start().await;
     let client = edge.client().await;

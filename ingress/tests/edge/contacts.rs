@@ -528,15 +528,9 @@ async fn leave_more_traces(edge: &Edge, client: &Client, contact: &str) {
 
 /// The body of an event about the contact, written by the webhooks stage.
 async fn leave_webhook_body(edge: &Edge, client: &Client, contact: &str) {
-    sqlx::query(
-        "insert into webhook_events (tenant_id, product, id, erased_with, body)
-         values ($1, 'crm', gen_random_uuid(), $2::uuid, convert_to('{\"email\": \"ann@example.com\"}', 'UTF8'))",
-    )
-    .bind(client.tenant)
-    .bind(contact)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+    let sql = "insert into webhook_events (tenant_id, product, id, erased_with, body)
+         values ($1, 'crm', gen_random_uuid(), $2::uuid, convert_to('{\"email\": \"ann@example.com\"}', 'UTF8'))";
+    stage_rig::run!(&edge.pool, sql, [client.tenant, contact]);
 }
 
 /// A handled transactional request with its send, an event and a rendition.

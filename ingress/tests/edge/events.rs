@@ -220,6 +220,10 @@ async fn what_is_wrong_with_a_trigger_is_named() {
             json!({"trigger_type": "field_date", "trigger_config": {"field": "renewal", "offset_days": i32::MIN}}),
             "trigger_config.offset_days",
         ),
+        (
+            json!({"trigger_type": "field_date", "trigger_config": {"field": "renewal", "yearly": true}, "reentry": "once"}),
+            "reentry",
+        ),
         (json!({"reentry": "every_time"}), "reentry_gap_minutes"),
         (json!({"enroll_from": "2026-02-01T00:00:00Z", "enroll_until": "2026-01-01T00:00:00Z"}), "enroll_until"),
         (json!({"exit_on_event": {"event": ""}}), "exit_on_event.event"),
@@ -364,6 +368,52 @@ async fn a_resumed_sequence_starts_no_dates_of_its_pause() {
             .await
             .unwrap();
     assert_eq!(looked, ["segment_entered"]);
+}
+
+#[tokio::test]
+async fn a_yearly_trigger_starts_a_contact_every_year() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/fields", json!({"key": "born", "label": "Born", "type": "date"})).await;
+    for (yearly, reentry, gap, expected) in [
+        (false, Value::Null, 0, "once"),
+        (true, Value::Null, 0, "after_finishing"),
+        (true, json!("every_time"), 60, "every_time"),
+    ] {
+        let config = json!({"field": "born", "yearly": yearly});
+        let body = json!({
+            "trigger_type": "field_date", "trigger_config": config, "reentry": reentry, "reentry_gap_minutes": gap,
+        });
+        let path = format!("/v1/sequences/{}", sequence(&client, body.clone()).await);
+        assert_eq!(client.get(&path).await.body["sequence"]["reentry"], expected, "{body}");
+        let changed = client.patch(&format!("{path}/trigger"), body).await;
+        assert_eq!(changed.body["sequence"]["reentry"], expected, "{}", changed.body);
+    }
+}
+
+#[tokio::test]
+async fn a_changed_trigger_forgets_no_entry_into_its_segment() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let segment = async |field: &str| {
+        let rule = json!({"field": field, "op": "exists"});
+        client.post("/v1/segments", json!({"name": field, "rule": rule})).await.text("segment_id")
+    };
+    let (firms, titles) = (segment("company").await, segment("title").await);
+    let by = |segment: &str| json!({"trigger_type": "segment_entered", "trigger_config": {"segment_id": segment}});
+    let path = format!("/v1/sequences/{}/trigger", sequence(&client, by(&firms)).await);
+    sqlx::query("update sequences set triggers_swept_at = now(), triggers_tried_at = now()")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
+    let mut until_then = by(&firms);
+    until_then["enroll_until"] = json!("2199-01-01T00:00:00Z");
+    for (body, looked) in [(until_then, 1), (by(&titles), 0)] {
+        let changed = client.patch(&path, body).await;
+        assert_eq!(changed.status, 200, "{}", changed.body);
+        let kept = "select count(*) from sequences where triggers_swept_at is not null and triggers_tried_at is null";
+        assert_eq!(edge.count(kept).await, looked, "{}", changed.body);
+    }
 }
 
 #[tokio::test]

@@ -15,15 +15,9 @@ use crate::common::{Answer, Client, Edge, PRODUCT, settings};
 const MANY: i64 = 1_203;
 
 async fn with_contacts(edge: &Edge, client: &Client) {
-    sqlx::query(
-        "insert into contacts (tenant_id, id, address, first_name)
-         select $1, gen_random_uuid(), 'c' || n || '@example.com', '=HYPERLINK(\"x\")' from generate_series(1, $2) n",
-    )
-    .bind(client.tenant)
-    .bind(MANY)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+    let sql = "insert into contacts (tenant_id, id, address, first_name)
+         select $1, gen_random_uuid(), 'c' || n || '@example.com', '=HYPERLINK(\"x\")' from generate_series(1, $2) n";
+    stage_rig::run!(&edge.pool, sql, [client.tenant, MANY]);
 }
 
 fn lines(answer: &Answer) -> Vec<Value> {
@@ -211,6 +205,31 @@ async fn exported_sends_have_the_tags_and_metadata_of_their_request() {
     let rows = lines(&client.get("/v1/exports/sends?format=ndjson").await);
     assert_eq!((&rows[0]["tags"], &rows[0]["metadata"]), (&json!(["receipt"]), &json!({"order": "7"})));
     assert_eq!((&rows[0]["request_id"], &rows[0]["sequence_id"]), (&json!(request), &Value::Null));
+}
+
+#[tokio::test]
+async fn exported_sends_name_their_step_variant_and_template() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (batch, content, template) = (schemas::new_batch_id(), schemas::new_id(), schemas::new_id());
+    let tenant = client.tenant;
+    let mut db = edge.pool.begin().await.unwrap();
+    // No sender, content or sequence is needed.
+    stage_rig::run!(&mut *db, "set local session_replication_role = replica", []);
+    let sql = "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, variant, state, size, sent)
+         values ($1, $2, $3, 'sequence', 'bulk', 'marketing', $4, $4, 'B', 'done', 1, 1)";
+    stage_rig::run!(&mut *db, sql, [tenant, batch, schemas::month_of(batch), content]);
+    let sql = "insert into sends (tenant_id, id, month, contact_id, state)
+         select tenant_id, id, month, gen_random_uuid(), 'sent' from batches where tenant_id = $1";
+    stage_rig::run!(&mut *db, sql, [tenant]);
+    let sql = "insert into sequence_sends (tenant_id, send_id, sequence_id, enrollment_id, step_id) values ($1, $2, $2, $2, $3)";
+    stage_rig::run!(&mut *db, sql, [tenant, batch, content]);
+    let sql = "insert into template_versions (tenant_id, template_id, version, content_id) values ($1, $2, 1, $3)";
+    stage_rig::run!(&mut *db, sql, [tenant, template, content]);
+    db.commit().await.unwrap();
+    let rows = lines(&client.get("/v1/exports/sends?format=ndjson").await);
+    let named = [&rows[0]["step_id"], &rows[0]["variant"], &rows[0]["template_id"]];
+    assert_eq!(named, [&json!(content), &json!("B"), &json!(template)]);
 }
 
 #[tokio::test]

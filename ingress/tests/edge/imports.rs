@@ -175,14 +175,32 @@ async fn audience_only_touches_lists_and_tags_of_the_known() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     client.post("/v1/contacts", json!({"email": "old@example.com", "first_name": "Old"})).await;
-    let csv =
-        "email,first_name,list,suppression_reason\nold@example.com,X,News,manual\nnew@example.com,New,News,manual\n";
+    // The cell of a column that is not read is no fault.
+    let csv = "email,first_name,timezone,list\nold@example.com,X,Mars,News\nnew@example.com,New,,News\n";
     let answer = import(&client, "audience_only", csv).await;
+    assert_eq!(answer.body["ignored_columns"], json!(["first_name", "timezone"]));
     assert_eq!(counts(&answer), json!({"total_rows": 2, "valid": 2, "updated": 1, "skipped": 1}));
     let old = contact(&client, "old@example.com").await;
     assert_eq!((&old["first_name"], &old["lists"][0]["name"]), (&json!("Old"), &json!("News")));
-    assert_eq!(edge.count("select count(*) from suppressions").await, 0);
     assert_eq!(edge.count("select count(*) from contacts").await, 1);
+}
+
+#[tokio::test]
+async fn an_import_of_audiences_applies_what_stops_mail() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for address in ["leaves@example.com", "complains@example.com"] {
+        client.post("/v1/contacts", json!({"email": address})).await;
+    }
+    let csv = "email,list,unsubscribed,suppression_reason\nleaves@example.com,News,yes,\n\
+               complains@example.com,,,complaint\nunknown@example.com,,,manual\n";
+    let answer = import(&client, "audience_only", csv).await;
+    let expected = json!({"total_rows": 3, "valid": 3, "updated": 1, "unchanged": 1, "skipped": 1, "suppressed": 2});
+    assert_eq!((counts(&answer), &answer.body["ignored_columns"]), (expected, &json!([])));
+    let leaves = contact(&client, "leaves@example.com").await;
+    assert_eq!((&leaves["marketing_status"], &leaves["lists"][0]["name"]), (&json!("unsubscribed"), &json!("News")));
+    assert_eq!(contact(&client, "complains@example.com").await["suppression"]["reason"], "complaint");
+    assert_eq!(edge.count("select count(*) from suppressions where address = 'unknown@example.com'").await, 1);
 }
 
 #[tokio::test]
@@ -198,6 +216,19 @@ async fn verification_only_writes_nothing() {
         assert_eq!(edge.count(table).await, 0, "{table}");
     }
     assert_eq!(edge.count("select count(*) from suppressions").await, 1);
+}
+
+#[tokio::test]
+async fn a_check_of_bad_rows_alone_fails() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let bad = "email,timezone,unsubscribed\nann@example.com,Mars,yes\n";
+    for (csv, status) in [(bad.to_owned(), "failed"), (format!("{bad}bob@example.com,,\n"), "completed_with_errors")] {
+        let answer = import(&client, "verification_only", &csv).await;
+        assert_eq!(answer.body["status"], status, "{}", answer.body);
+    }
+    let applied = import(&client, "upsert", bad).await;
+    assert_eq!(applied.body["status"], "completed_with_errors", "{}", applied.body);
 }
 
 #[tokio::test]
@@ -305,6 +336,114 @@ async fn an_opt_out_in_any_row_of_an_address_counts() {
         let found = (&contact["first_name"], &contact["marketing_status"], &contact["suppression"]["reason"]);
         assert_eq!(found, (&json!(name), &json!(status), &reason), "{address}");
     }
+}
+
+#[rstest]
+#[case("upsert")]
+#[case("create")]
+#[case("audience_only")]
+#[tokio::test]
+async fn what_stops_mail_counts_beside_a_bad_cell(#[case] operation: &str) {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for address in ["ann@example.com", "bob@example.com", "cid@example.com"] {
+        client.post("/v1/contacts", json!({"email": address, "company": "Acme"})).await;
+    }
+    client.post("/v1/contacts", json!({"email": "dan@example.com"})).await;
+    let archived = contact(&client, "dan@example.com").await["contact_id"].as_str().unwrap().to_owned();
+    client.delete(&format!("/v1/contacts/{archived}"), json!({})).await;
+    let bad = "x".repeat(101);
+    let csv = format!(
+        "email,company,tags,unsubscribed,suppression_reason\nann@example.com,Other,{bad},yes,\n\
+         bob@example.com,Other,{bad},,complaint\ncid@example.com,Other,{bad},no,\ndan@example.com,,{bad},,manual\n"
+    );
+    let answer = import(&client, operation, &csv).await;
+    assert_eq!(answer.body["status"], "completed_with_errors", "{}", answer.body);
+    assert_eq!((&answer.body["counts"]["invalid"], &answer.body["counts"]["valid"]), (&json!(4), &json!(0)));
+    for (address, status, reason) in [
+        ("ann@example.com", "unsubscribed", Value::Null),
+        ("bob@example.com", "subscribed", json!("complaint")),
+        ("cid@example.com", "subscribed", Value::Null),
+    ] {
+        let contact = contact(&client, address).await;
+        let found = (&contact["marketing_status"], &contact["suppression"]["reason"], &contact["company"]);
+        assert_eq!(found, (&json!(status), &reason, &json!("Acme")), "{address}");
+    }
+    assert_eq!(edge.count("select count(*) from contacts where status = 'archived'").await, 1);
+    assert_eq!(edge.count("select count(*) from suppressions where reason = 'manual'").await, 1);
+}
+
+#[tokio::test]
+async fn an_opt_out_in_a_bad_row_counts_beside_good_ones() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    for (address, rows) in [("ann@example.com", ["A,Mars,yes", "B,,"]), ("bob@example.com", ["B,,", "A,Mars,yes"])] {
+        let csv = format!("email,first_name,timezone,unsubscribed\n{address},{}\n{address},{}\n", rows[0], rows[1]);
+        let answer = import(&client, "upsert", &csv).await;
+        assert_eq!(counts(&answer), json!({"total_rows": 2, "valid": 1, "created": 1, "invalid": 1}));
+        let contact = contact(&client, address).await;
+        assert_eq!((&contact["first_name"], &contact["marketing_status"]), (&json!("B"), &json!("unsubscribed")));
+    }
+}
+
+#[tokio::test]
+async fn pending_in_a_bad_row_takes_subscribed_back() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    client.post("/v1/contacts", json!({"email": "bob@example.com", "external_id": "1"})).await;
+    for name in ["ann", "cid", "dan", "eve"] {
+        client.post("/v1/contacts", json!({"email": format!("{name}@example.com")})).await;
+    }
+    let bad = "1".repeat(300);
+    let csv = format!(
+        "email,marketing_status,external_id,phone\n\
+         ann@example.com,pending,,{bad}\nbob@example.com,pending,9,\n\
+         cid@example.com,pending,,{bad}\ncid@example.com,,,2\n\
+         dan@example.com,,,3\ndan@example.com,pending,,{bad}\neve@example.com,,,{bad}\n"
+    );
+    let answer = import(&client, "upsert", &csv).await;
+    assert_eq!(counts(&answer), json!({"total_rows": 7, "valid": 2, "updated": 4, "invalid": 5}), "{}", answer.body);
+    for (name, status, phone) in [
+        ("ann", "pending", Value::Null),
+        ("bob", "pending", Value::Null),
+        ("cid", "pending", json!("2")),
+        ("dan", "pending", json!("3")),
+        ("eve", "subscribed", Value::Null),
+    ] {
+        let contact = contact(&client, &format!("{name}@example.com")).await;
+        assert_eq!((&contact["marketing_status"], &contact["phone"]), (&json!(status), &phone), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_contact_that_a_bad_row_creates_has_agreed_to_nothing() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let bad = "1".repeat(300);
+    let csv = format!(
+        "email,marketing_status,suppression_reason,consent_at,phone\nann@example.com,,manual,2026-01-02,{bad}\n\
+         bob@example.com,unsubscribed,,,{bad}\ncid@example.com,,,,\ndan@example.com,pending,,,{bad}\n"
+    );
+    let compliance = json!({"marketing_allowed": true, "consent_basis": "opt_in", "source_description": "The fair"});
+    let answer = client.post(PATH, json!({"csv": csv, "compliance": compliance})).await;
+    let expected = json!({"total_rows": 4, "valid": 1, "created": 4, "invalid": 3, "suppressed": 1});
+    assert_eq!(counts(&answer), expected, "{}", answer.body);
+    for (name, status, is_stated) in [
+        ("ann", "pending", false),
+        ("bob", "unsubscribed", false),
+        ("cid", "subscribed", true),
+        ("dan", "pending", false),
+    ] {
+        let contact = contact(&client, &format!("{name}@example.com")).await;
+        assert_eq!(contact["marketing_status"], status, "{name}");
+        for part in ["basis", "at", "source", "description"] {
+            assert_eq!(!contact["consent"][part].is_null(), is_stated, "{name}: {part}");
+        }
+    }
+    let body = json!({"csv": format!("{csv}eve@example.com,,,,\n"), "compliance": {"require_verification": true}});
+    let answer = client.post(PATH, body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(edge.count("select count(*) from confirmations").await, 1, "only the good row's contact is asked");
 }
 
 #[tokio::test]
@@ -511,7 +650,7 @@ async fn a_row_with_a_wrong_external_id_still_stops_mail() {
     let csv = "email,external_id,first_name,list,unsubscribed,suppression_reason\n\
                ann@example.com,9,Eve,News,yes,\nbob@example.com,1,Bob,News,,manual\ncid@example.com,1,Cid,News,,\n";
     let answer = import(&client, "upsert", csv).await;
-    assert_eq!(answer.body["status"], "failed", "{}", answer.body);
+    assert_eq!(answer.body["status"], "completed_with_errors", "{}", answer.body);
     let expected = json!({"total_rows": 3, "created": 1, "updated": 1, "invalid": 3, "suppressed": 1});
     assert_eq!(counts(&answer), expected);
     let ann = contact(&client, "ann@example.com").await;
@@ -525,27 +664,30 @@ async fn a_row_with_a_wrong_external_id_still_stops_mail() {
 }
 
 #[rstest]
-#[case("upsert")]
-#[case("create")]
+#[case("upsert", "unsubscribed")]
+#[case("upsert", "pending")]
+#[case("create", "unsubscribed")]
 #[tokio::test]
-async fn an_opt_out_by_any_address_of_a_merged_contact_counts(#[case] operation: &str) {
+async fn what_any_address_of_a_merged_contact_says_counts(#[case] operation: &str, #[case] status: &str) {
     const PAIRS: usize = 20;
     let edge = Edge::start().await;
     let client = edge.client().await;
-    let mut csv = "email,first_name,unsubscribed\n".to_owned();
+    let mut csv = "email,first_name,marketing_status\n".to_owned();
+    let word = |is_stopped: bool| if is_stopped { status } else { "subscribed" };
     for n in 0..PAIRS {
         let (kept, merged) = (format!("a{n}@example.com"), format!("b{n}@example.com"));
         let kept_id = client.post("/v1/contacts", json!({"email": kept})).await.text("contact_id");
         let merged_id = client.post("/v1/contacts", json!({"email": merged})).await.text("contact_id");
         client.post(&format!("/v1/contacts/{kept_id}/merge"), json!({"contact_id": merged_id})).await;
-        // The opt-out is in the first row of every other pair, and in that of either address.
-        let rows = [format!("{kept},Own,{}\n", n % 4 < 2), format!("{merged},Other,{}\n", n % 4 >= 2)];
+        // What stops mail is in the first row of every other pair, and in that of either address.
+        let rows = [format!("{kept},Own,{}\n", word(n % 4 < 2)), format!("{merged},Other,{}\n", word(n % 4 >= 2))];
         csv += &if n % 2 == 0 { rows.concat() } else { rows.into_iter().rev().collect() };
     }
     let answer = import(&client, operation, &csv).await;
     assert_eq!(answer.body["counts"]["updated"], json!(2 * PAIRS));
-    let left = "select count(*) from contacts where merged_into is null and marketing_status = 'unsubscribed'";
-    assert_eq!(edge.count(left).await, 20);
+    let stopped = "select count(*) from contacts where merged_into is null and marketing_status = $1";
+    let stopped: i64 = sqlx::query_scalar(stopped).bind(status).fetch_one(&edge.pool).await.unwrap();
+    assert_eq!(stopped, 20);
     let named = "select count(*) from contacts where first_name = 'Own'";
     assert_eq!(edge.count(named).await, if operation == "upsert" { 20 } else { 0 });
 }

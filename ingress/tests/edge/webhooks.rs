@@ -31,14 +31,9 @@ async fn set_status(client: &Client, id: &str, status: &str) -> Answer {
 
 /// As the webhooks stage does it.
 async fn disable(edge: &Edge, id: &str, reason: &str) {
-    sqlx::query(
-        "update webhook_subscriptions set status = 'disabled', disabled_at = now(), disabled_reason = $2 where id = $1",
-    )
-    .bind(id.parse::<Uuid>().unwrap())
-    .bind(reason)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+    let sql =
+        "update webhook_subscriptions set status = 'disabled', disabled_at = now(), disabled_reason = $2 where id = $1";
+    stage_rig::run!(&edge.pool, sql, [id.parse::<Uuid>().unwrap(), reason]);
 }
 
 /// The secrets a subscription's deliveries are signed with now, newest first.
@@ -336,27 +331,11 @@ async fn deliver(edge: &Edge, client: &Client, subscription: &str, kind: &str, s
     let (subscription, event): (Uuid, Uuid) = (subscription.parse().unwrap(), Uuid::new_v4());
     let id = Event::delivery_of(subscription, event);
     let body = format!(r#"{{"id":"{event}","type":"{kind}",  "spaced": 1}}"#);
-    sqlx::query("insert into webhook_events (tenant_id, product, id, body) values ($1, $2, $3, $4)")
-        .bind(client.tenant)
-        .bind(&client.product)
-        .bind(event)
-        .bind(body.as_bytes())
-        .execute(&edge.pool)
-        .await
-        .unwrap();
-    sqlx::query(
-        "insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, attempts, status_code)
-         values ($1, $2, $3, $4, $5, $6, 'pending', 2, 503)",
-    )
-    .bind(client.tenant)
-    .bind(id)
-    .bind(subscription)
-    .bind(&client.product)
-    .bind(event)
-    .bind(kind)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+    let sql = "insert into webhook_events (tenant_id, product, id, body) values ($1, $2, $3, $4)";
+    stage_rig::run!(&edge.pool, sql, [client.tenant, &client.product, event, body.as_bytes()]);
+    let sql = "insert into webhook_deliveries (tenant_id, id, subscription_id, product, event_id, type, status, attempts, status_code)
+         values ($1, $2, $3, $4, $5, $6, 'pending', 2, 503)";
+    stage_rig::run!(&edge.pool, sql, [client.tenant, id, subscription, &client.product, event, kind]);
     // It waits in the queue until it ends.
     let next = match status {
         "pending" => {

@@ -167,6 +167,30 @@ async fn pausing_is_a_flag_that_may_be_set_twice() {
 }
 
 #[tokio::test]
+async fn sends_put_off_wait_for_a_time_alone_and_beside_others() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    ready.batch(&id, &["sent", "deferred"]).await;
+    let until = "2099-01-01T08:00:00.000Z";
+    for sql in [
+        "update sends set reason = 'quiet_hours', next_attempt_at = '2099-01-01T07:59:00.000001Z' where state = 'deferred'",
+        "update batches set state = 'resting', announce_after = '2099-01-01T07:59:00.000001Z' where state = 'announced'",
+    ] {
+        sqlx::query(sql).execute(&ready.edge.pool).await.unwrap();
+    }
+    let waiting = async || ready.client.get(&format!("/v1/campaigns/{id}")).await.body["waiting"].clone();
+    assert_eq!(waiting().await, json!([{"until": until, "count": 1}]));
+    ready.batch(&id, &["queued"]).await;
+    sqlx::query(
+        "update batches set state = 'timed', announce_after = '2099-01-01T08:00:00Z' where state = 'announced'",
+    )
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    assert_eq!(waiting().await, json!([{"until": until, "count": 2}]));
+}
+
+#[tokio::test]
 async fn send_counts_are_the_sums_over_the_batches() {
     let ready = Ready::start().await;
     let id = ready.campaign(json!({})).await;

@@ -650,6 +650,36 @@ async fn launches_beyond_the_share_of_a_product_wait_in_line() {
 }
 
 #[tokio::test]
+async fn at_shutdown_a_launch_that_waits_in_line_is_left_to_another_process() {
+    let publisher = Publisher::new().await;
+    let (ready, edge) = (&publisher.ready, &publisher.ready.edge);
+    let mut campaigns = Vec::new();
+    for _ in 0..3 {
+        campaigns.push(ready.campaign(json!({})).await);
+    }
+    let mut holder = edge.pool.begin().await.unwrap();
+    sqlx::query("select from campaigns for update").execute(&mut *holder).await.unwrap();
+    for id in &campaigns {
+        publisher.publish("campaign-launch", json!({"product_tenant_id": TENANT, "id": id}), id).await;
+    }
+    edge.until_waiting(2).await;
+    let requests = edge.ingress.bus.stream(stream::REQUESTS).await.unwrap().unwrap();
+    let deadline = tokio::time::Instant::now() + WITHIN;
+    while requests.consumer_info("ingress-launches").await.unwrap().delivered.consumer_sequence < 3 {
+        assert!(tokio::time::Instant::now() < deadline, "the third is not in line");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    publisher.shutdown.cancel();
+    holder.rollback().await.unwrap();
+    let sending = async || publisher.count("select count(*) from campaigns where status = 'sending'").await;
+    while sending().await < 2 || requests.consumer_info("ingress-launches").await.unwrap().num_redelivered == 0 {
+        assert!(tokio::time::Instant::now() < deadline, "the third is not given back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(sending().await, 2, "those that had begun");
+}
+
+#[tokio::test]
 async fn a_conflict_that_ends_by_itself_is_tried_again() {
     let publisher = Publisher::new().await;
     let campaign = publisher.ready.campaign(json!({})).await;

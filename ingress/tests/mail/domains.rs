@@ -221,16 +221,11 @@ async fn a_domain_is_looked_at_by_one_process_at_a_time() {
 
 /// So many claims, like the one that is there.
 async fn more_claims(edge: &Edge, count: i32) {
-    sqlx::query(
-        "insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token, next_check_at)
+    let sql = "insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token, next_check_at)
          select tenant_id, gen_random_uuid(), n || '.dead.test', selector, dkim_private, dkim_public, ownership_token,
                 now() - interval '1 day'
-         from domains, generate_series(1, $1) n",
-    )
-    .bind(count)
-    .execute(&edge.pool)
-    .await
-    .unwrap();
+         from domains, generate_series(1, $1) n";
+    stage_rig::run!(&edge.pool, sql, [count]);
 }
 
 #[tokio::test]

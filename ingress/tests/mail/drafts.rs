@@ -1,5 +1,6 @@
 //! What is done with a campaign besides launching it: preview, test, duplicate, delete.
 
+use chrono::{TimeDelta, Utc};
 use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -248,14 +249,38 @@ async fn a_duplicate_has_no_window_that_is_closed() {
 #[case("sent", "launched")]
 #[case("cancelled", "launched")]
 #[tokio::test]
-async fn only_a_draft_is_deleted(#[case] status: &str, #[case] way_out: &str) {
+async fn only_what_was_not_launched_is_deleted(#[case] status: &str, #[case] way_out: &str) {
     let ready = Ready::start().await;
     let campaign = ready.campaign(json!({})).await;
     ready.set_status(&campaign, status).await;
+    if way_out == "launched" {
+        sqlx::query("update campaigns set launched_at = now()").execute(&ready.edge.pool).await.unwrap();
+    }
     let refused = ready.client.delete(&format!("/v1/campaigns/{campaign}"), json!({})).await;
     assert_eq!(refused.refusal(), (409, format!("campaign_already_{status}").as_str()));
     assert!(refused.text("detail").contains(way_out), "{}", refused.body);
     assert_eq!(ready.client.get(&format!("/v1/campaigns/{campaign}")).await.status, 200);
+}
+
+#[rstest]
+#[case::draft(None)]
+#[case::scheduled(Some(json!({"schedule_for": (Utc::now() + TimeDelta::hours(2)).to_rfc3339()})))]
+#[case::sending(Some(json!({})))]
+#[tokio::test]
+async fn what_was_cancelled_before_its_launch_began_is_deleted(#[case] launch: Option<Value>) {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{campaign}");
+    if let Some(launch) = launch {
+        let launched = ready.client.post(&format!("{path}/launch"), launch).await;
+        assert_eq!(launched.status, 202, "{}", launched.body);
+    }
+    assert_eq!(ready.client.patch(&path, json!({"status": "cancelled"})).await.status, 200);
+    let gone = ready.client.delete(&path, json!({})).await;
+    assert_eq!((gone.status.as_u16(), gone.text("status").as_str()), (200, "deleted"), "{}", gone.body);
+    assert_eq!(ready.client.get(&path).await.refusal(), (404, "campaign_not_found"));
+    assert_eq!(ready.edge.count("select count(*) from requests where state = 'accepted'").await, 0);
+    assert_eq!(ready.edge.count("select count(*) from launch_audiences").await, 0);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::{common::Answer, fixtures::Ready};
+use crate::{common::Answer, fixtures::Ready, rules::two_variants};
 
 async fn explain(ready: &Ready, campaign: &str, email: &str) -> Value {
     let answer: Answer = ready.client.get(&format!("/v1/explain?campaign_id={campaign}&email={email}")).await;
@@ -147,6 +147,101 @@ async fn who_is_asleep_is_told_apart_with_the_end_of_the_night() {
     let dry = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"dry_run": true})).await;
     let expected = json!([{"reason": "quiet_hours", "until": asleep["at"], "count": 1}]);
     assert_eq!(dry.body["waiting"], expected, "{}", dry.body);
+}
+
+/// It is quiet now, for another hour.
+async fn keep_quiet(ready: &Ready) {
+    sqlx::query(
+        "update tenants set timezone = 'UTC', quiet_from = (now() at time zone 'UTC' - interval '1 hour')::time,
+             quiet_to = (now() at time zone 'UTC' + interval '1 hour')::time,
+             quiet_by_contact = false, quiet_for = '{marketing}'",
+    )
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+}
+
+fn in_minutes(minutes: i64) -> String {
+    (chrono::Utc::now() + chrono::TimeDelta::minutes(minutes)).to_rfc3339()
+}
+
+#[tokio::test]
+async fn scheduled_mail_does_not_wait_for_what_is_over_when_it_is_due() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}/launch");
+    let launched = ready.client.post(&path, json!({"schedule_for": in_minutes(120)})).await;
+    assert_eq!(launched.status, 202, "{}", launched.body);
+    keep_quiet(&ready).await;
+    let body = json!({"email": "reader1@example.com", "reason": "manual", "scope": "all"});
+    assert_eq!(ready.client.post("/v1/suppressions", body).await.status, 201);
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("stop"), &json!("suppression")), "{found}");
+    sqlx::query("update suppressions set expires_at = now() + interval '1 hour'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("wait"), &json!("campaign")), "{found}");
+    assert_eq!(gate(&found, "quiet_hours")["detail"], json!("open"));
+}
+
+#[tokio::test]
+async fn the_remainder_of_a_test_is_explained_as_of_its_decision() {
+    let ready = Ready::start().await;
+    let test = json!({"test_percent": 10, "winner_metric": "click_rate", "decide_after_minutes": 120});
+    let id = ready.campaign(json!({"variants": two_variants(), "ab_test": test})).await;
+    for name in ["reader1", "reader2", "reader3"] {
+        let body = json!({
+            "email": format!("{name}@example.com"), "reason": "manual", "scope": "all", "expires_at": in_minutes(60),
+        });
+        assert_eq!(ready.client.post("/v1/suppressions", body).await.status, 201);
+        let found = explain(&ready, &id, &format!("{name}%40example.com")).await;
+        let is_suppressed = gate(&found, "suppression")["verdict"] == "stop";
+        assert_eq!(
+            is_suppressed,
+            !found["variant"].is_null(),
+            "the test goes out before the suppression ends: {found}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_pause_and_a_cancel_are_shown_with_their_own_times() {
+    let ready = Ready::start().await;
+    let id = ready.campaign(json!({})).await;
+    let path = format!("/v1/campaigns/{id}");
+    let launched = ready.client.post(&format!("{path}/launch"), json!({"schedule_for": in_minutes(120)})).await;
+    assert_eq!(launched.status, 202, "{}", launched.body);
+    for (change, detail) in
+        [(json!({"paused": true}), "paused_requested"), (json!({"status": "cancelled"}), "cancelled")]
+    {
+        assert_eq!(ready.client.patch(&path, change).await.status, 200);
+        let found = gate(&explain(&ready, &id, "reader1%40example.com").await, "campaign");
+        let changed = ready.client.get(&path).await.body["campaign"]["updated_at"].clone();
+        assert_eq!((&found["detail"], &found["at"]), (&json!(detail), &changed));
+    }
+}
+
+#[tokio::test]
+async fn mail_that_waits_beyond_its_window_is_stopped_by_it() {
+    let ready = Ready::start().await;
+    let (skipped, held, sent) = (
+        ready.campaign(json!({"not_after": in_minutes(30)})).await,
+        ready.campaign(json!({"not_after": in_minutes(30), "on_miss": "hold"})).await,
+        ready.campaign(json!({"not_after": in_minutes(30), "on_miss": "send"})).await,
+    );
+    let decided = async |id: &str| {
+        let found = explain(&ready, id, "reader1%40example.com").await;
+        let window = gate(&found, "window");
+        (found["verdict"].clone(), found["decided_by"].clone(), window["detail"].clone())
+    };
+    let missed = "closes_before_the_mail_leaves";
+    assert_eq!(decided(&skipped).await, (json!("wait"), json!("campaign"), json!("open")));
+    keep_quiet(&ready).await;
+    assert_eq!(decided(&skipped).await, (json!("stop"), json!("window"), json!(missed)));
+    assert_eq!(decided(&held).await, (json!("wait"), json!("quiet_hours"), json!(missed)));
+    assert_eq!(decided(&sent).await, (json!("wait"), json!("quiet_hours"), json!("late")));
 }
 
 #[tokio::test]
@@ -363,6 +458,12 @@ async fn mail_that_waits_for_its_turn_says_for_what_and_until_when() {
     assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("wait"), &json!("pace")));
     assert_eq!(gate(&found, "pace")["detail"], json!("paced"));
     assert!(gate(&found, "pace")["at"].is_string());
+
+    run("update sends set reason = 'temporary' where tenant_id = $1").await;
+    let found = explain(&ready, &id, "reader1%40example.com").await;
+    assert_eq!((&found["verdict"], &found["decided_by"]), (&json!("wait"), &json!("pace")));
+    assert_eq!(gate(&found, "pace")["detail"], json!("temporary"));
+    assert_eq!(gate(&found, "pace")["at"], found["send"]["next_attempt_at"]);
 
     run("update sends set state = 'queued' where tenant_id = $1").await;
     run("update batches set state = 'held', queued = 1, deferred = 0 where tenant_id = $1").await;

@@ -13,17 +13,10 @@ use crate::common::{Client, Edge};
 /// A domain in a status.
 pub async fn domain(pool: &PgPool, tenant: Uuid, name: &str, status: &str) -> Uuid {
     let id = schemas::new_id();
-    sqlx::query(
+    let sql =
         "insert into domains (tenant_id, id, domain, status, selector, dkim_private, dkim_public, ownership_token)
-         values ($1, $2, $3, $4, 's1', '', 'AAAA', 'token')",
-    )
-    .bind(tenant)
-    .bind(id)
-    .bind(name)
-    .bind(status)
-    .execute(pool)
-    .await
-    .unwrap();
+         values ($1, $2, $3, $4, 's1', '', 'AAAA', 'token')";
+    stage_rig::run!(pool, sql, [tenant, id, name, status]);
     id
 }
 
@@ -31,47 +24,25 @@ pub async fn domain(pool: &PgPool, tenant: Uuid, name: &str, status: &str) -> Uu
 pub async fn sender(pool: &PgPool, tenant: Uuid, domain_name: &str, domain_status: &str) -> Uuid {
     let domain = domain(pool, tenant, domain_name, domain_status).await;
     let id = schemas::new_id();
-    sqlx::query(
-        "insert into senders (tenant_id, id, domain_id, email, name, physical_address, is_default)
+    let sql = "insert into senders (tenant_id, id, domain_id, email, name, physical_address, is_default)
          values ($1, $2, $3, 'news@' || $4, 'News', '1 Main Street',
-                 not exists (select from senders where tenant_id = $1 and is_default))",
-    )
-    .bind(tenant)
-    .bind(id)
-    .bind(domain)
-    .bind(domain_name)
-    .execute(pool)
-    .await
-    .unwrap();
+                 not exists (select from senders where tenant_id = $1 and is_default))";
+    stage_rig::run!(pool, sql, [tenant, id, domain, domain_name]);
     id
 }
 
 /// A list or tag with `members` fresh contacts `<prefix><n>@example.com`.
 pub async fn audience(pool: &PgPool, tenant: Uuid, kind: &str, prefix: &str, members: i32) -> Uuid {
     let id = schemas::new_id();
-    sqlx::query("insert into audiences (tenant_id, id, kind, name) values ($1, $2, $3, $4)")
-        .bind(tenant)
-        .bind(id)
-        .bind(kind)
-        .bind(format!("{prefix} {id}"))
-        .execute(pool)
-        .await
-        .unwrap();
-    sqlx::query(
-        "with people as (
+    let sql = "insert into audiences (tenant_id, id, kind, name) values ($1, $2, $3, $4)";
+    stage_rig::run!(pool, sql, [tenant, id, kind, format!("{prefix} {id}")]);
+    let sql = "with people as (
              insert into contacts (tenant_id, id, address)
              select $1, gen_random_uuid(), $3 || n || '@example.com' from generate_series(1, $4) n
              returning id
          )
-         insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, id from people",
-    )
-    .bind(tenant)
-    .bind(id)
-    .bind(prefix)
-    .bind(members)
-    .execute(pool)
-    .await
-    .unwrap();
+         insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, id from people";
+    stage_rig::run!(pool, sql, [tenant, id, prefix, members]);
     id
 }
 
@@ -149,12 +120,7 @@ impl Ready {
 
     /// Puts a campaign into a status, as the stages would.
     pub async fn set_status(&self, campaign: &str, status: &str) {
-        sqlx::query("update campaigns set status = $2 where id = $1::uuid")
-            .bind(campaign)
-            .bind(status)
-            .execute(&self.edge.pool)
-            .await
-            .unwrap();
+        stage_rig::run!(&self.edge.pool, "update campaigns set status = $2 where id = $1::uuid", [campaign, status]);
     }
 
     /// A batch of a campaign with one send per state to its first contacts, as the audience stage would make it. Answers the ids.
@@ -162,8 +128,7 @@ impl Ready {
         let (tenant, batch) = (self.client.tenant, schemas::new_batch_id());
         let month = schemas::month_of(batch);
         let pool = &self.edge.pool;
-        sqlx::query(
-            "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size,
+        let sql = "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size,
                                   queued, deferred, sent, failed, skipped, delivered)
              select tenant_id, $2, $3, 'campaign', 'bulk', classification, id, content_id, sender_profile_id, 'announced', $4,
                     n.queued, n.deferred, n.sent, n.failed, n.skipped, n.sent
@@ -172,17 +137,9 @@ impl Ready {
                                 count(*) filter (where s = 'sent') as sent, count(*) filter (where s = 'failed') as failed,
                                 count(*) filter (where s = 'skipped') as skipped
                          from unnest($5::text[]) s) n
-             where tenant_id = $1 and id = $6::uuid",
-        )
-        .bind(tenant)
-        .bind(batch)
-        .bind(month)
-        .bind(i32::try_from(states.len()).unwrap())
-        .bind(states.iter().map(|state| (*state).to_owned()).collect::<Vec<_>>())
-        .bind(campaign)
-        .execute(pool)
-        .await
-        .unwrap();
+             where tenant_id = $1 and id = $6::uuid";
+        let size = i32::try_from(states.len()).unwrap();
+        stage_rig::run!(pool, sql, [tenant, batch, month, size, states, campaign]);
         let contacts: Vec<Uuid> = sqlx::query_scalar(
             "select id from contacts c where tenant_id = $1
              and not exists (select from sends s where s.tenant_id = $1 and s.campaign_id = $2::uuid and s.contact_id = c.id)
@@ -196,28 +153,14 @@ impl Ready {
         let mut ids = Vec::new();
         for (ordinal, state) in states.iter().enumerate() {
             let id = SendId::of(batch, u16::try_from(ordinal).unwrap()).0;
-            sqlx::query(
-                "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, reason, decided_at, provider)
+            let sql = "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, reason, decided_at, provider)
                  values ($1, $2, $3, $4::uuid, $5, $6, case $6 when 'skipped' then 'unsubscribed' when 'failed' then 'hard' end,
-                         case when $6 in ('sent', 'failed', 'skipped') then now() end, case $6 when 'sent' then 'smtp' end)",
-            )
-            .bind(tenant)
-            .bind(id)
-            .bind(month)
-            .bind(campaign)
-            .bind(contacts[ordinal])
-            .bind(state)
-            .execute(pool)
-            .await
-            .unwrap();
+                         case when $6 in ('sent', 'failed', 'skipped') then now() end, case $6 when 'sent' then 'smtp' end)";
+            stage_rig::run!(pool, sql, [tenant, id, month, campaign, contacts[ordinal], state]);
             ids.push(id);
         }
-        sqlx::query("update campaigns set month = $2, status = 'sending' where id = $1::uuid")
-            .bind(campaign)
-            .bind(month)
-            .execute(pool)
-            .await
-            .unwrap();
+        let sql = "update campaigns set month = $2, status = 'sending' where id = $1::uuid";
+        stage_rig::run!(pool, sql, [campaign, month]);
         ids
     }
 }

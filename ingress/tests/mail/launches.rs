@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use ledger::audience::Split;
 use ledger::gate::{MarketingStatus, RecipientEligibility, decide_recipient};
 use rstest::rstest;
 use schemas::{Classification, MessageKind, subjects::stream};
@@ -306,8 +307,7 @@ async fn a_repeated_launch_with_its_idempotency_key_hears_the_same_answer() {
 
 /// Contacts in every combination of consent, suppressions (live and run out) and status.
 async fn people_of_every_standing(ready: &Ready) {
-    sqlx::query(
-        "with suppressions_of as (
+    let sql = "with suppressions_of as (
              select * from (values ('none', null, null, false), ('hb', 'hard_bounce', 'all', false), ('co', 'complaint', 'all', false),
                  ('un', 'unsubscribe', 'marketing', false), ('iv', 'invalid', 'all', false), ('ma', 'manual', 'all', false),
                  ('mm', 'manual', 'marketing', false), ('ia', 'import', 'all', false), ('old', 'hard_bounce', 'all', true))
@@ -330,13 +330,8 @@ async fn people_of_every_standing(ready: &Ready) {
                    union all select address, reason2, scope2, over2 from people) s
              where reason is not null
          )
-         insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, id from people",
-    )
-    .bind(ready.client.tenant)
-    .bind(ready.list)
-    .execute(&ready.edge.pool)
-    .await
-    .unwrap();
+         insert into audience_members (tenant_id, audience_id, contact_id) select $1, $2, id from people";
+    stage_rig::run!(&ready.edge.pool, sql, [ready.client.tenant, ready.list]);
 }
 
 #[rstest]
@@ -397,6 +392,65 @@ async fn a_launch_counts_what_the_compliance_gate_would_decide(
     assert!(queued > 3 && expected.len() >= 4, "{queued} {expected:?}");
     assert_eq!((&dry["queued"], &dry["skipped"]), (&json!(queued), &json!(expected.values().sum::<i64>())));
     assert_eq!(dry["skipped_by_reason"], json!(expected));
+}
+
+#[tokio::test]
+async fn a_later_launch_is_counted_when_its_mail_is_due() {
+    let ready = Ready::start().await;
+    for sql in [
+        "update tenants set frequency_cap_messages = 1, frequency_cap_days = 1",
+        "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+         select tenant_id, gen_random_uuid(), id, now() from contacts",
+        "insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
+         select tenant_id, gen_random_uuid(), address, 'manual', 'all', 'api', now() + interval '1 day'
+         from contacts where address = 'reader1@example.com'",
+    ] {
+        sqlx::query(sql).execute(&ready.edge.pool).await.unwrap();
+    }
+    let id = ready.campaign(json!({})).await;
+    assert_eq!(launch(&ready, &id, json!({})).await.refusal(), (422, "all_contacts_suppressed_or_bounced"));
+    let at = Utc::now() + TimeDelta::days(3);
+    let local = at.format("%Y-%m-%dT09:00:00").to_string();
+    let dry = launch(&ready, &id, json!({"dry_run": true, "schedule_for_local": local})).await.body;
+    assert_eq!((&dry["queued"], &dry["skipped_by_reason"]), (&json!(3), &json!({})), "{dry}");
+    let launched = launch(&ready, &id, json!({"schedule_for": at.to_rfc3339()})).await;
+    assert_eq!(launched.status, 202, "{}", launched.body);
+    assert_eq!((&launched.body["queued"], &launched.body["skipped"]), (&json!(3), &json!(0)));
+}
+
+#[tokio::test]
+async fn a_launch_counts_the_remainder_of_a_test_as_of_its_decision() {
+    let ready = Ready::start().await;
+    let list = audience(&ready.edge.pool, ready.client.tenant, "list", "many", 50).await;
+    sqlx::query("update tenants set frequency_cap_messages = 1, frequency_cap_days = 1")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let id = ready
+        .campaign(json!({
+            "list_id": list,
+            "ab_test": {"test_percent": 20, "winner_metric": "click_rate", "decide_after_minutes": 1_440},
+            "variants": [{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "subject": "Other"}],
+        }))
+        .await;
+    let remainder_from = Split::new(20, &[1, 1]).thresholds()[1];
+    for (sql, refused) in [
+        ("ab_draw($1::uuid, id) >= $2", false),
+        // A test of which no mail is sent is decided at once, when no contact has room.
+        ("ab_draw($1::uuid, id) < $2", true),
+    ] {
+        let sql = format!(
+            "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+             select tenant_id, gen_random_uuid(), id, now() - interval '1 hour' from contacts where {sql}"
+        );
+        stage_rig::run!(&ready.edge.pool, sqlx::AssertSqlSafe(sql), [&id, remainder_from]);
+        let dry = launch(&ready, &id, json!({"dry_run": true})).await;
+        if refused {
+            assert_eq!(dry.refusal(), (422, "all_contacts_suppressed_or_bounced"));
+        } else {
+            assert_eq!((&dry.body["queued"], &dry.body["skipped_by_reason"]), (&json!(50), &json!({})), "{}", dry.body);
+        }
+    }
 }
 
 #[tokio::test]

@@ -68,18 +68,11 @@ async fn decide(edge: &Edge, states: &[&str]) -> Uuid {
         .await
         .unwrap();
     for (place, state) in states.iter().enumerate() {
-        sqlx::query(
-            "update sends set state = $4, reason = case $4 when 'skipped' then 'complained' end,
+        let sql = "update sends set state = $4, reason = case $4 when 'skipped' then 'complained' end,
                     smtp_code = case $4 when 'failed' then 550 end, enhanced_code = case $4 when 'failed' then '5.1.1' end, decided_at = now()
-             where request_id = $1 and id = $2 and month = $3",
-        )
-        .bind(message)
-        .bind(SendId::of(message, u16::try_from(place).unwrap()).0)
-        .bind(month_of(message))
-        .bind(state)
-        .execute(&edge.pool)
-        .await
-        .unwrap();
+             where request_id = $1 and id = $2 and month = $3";
+        let send = SendId::of(message, u16::try_from(place).unwrap()).0;
+        stage_rig::run!(&edge.pool, sql, [message, send, month_of(message), state]);
     }
     message
 }

@@ -12,12 +12,7 @@ async fn failed(ready: &Ready, reasons: &[&str]) -> (String, Vec<Uuid>) {
     let id = ready.campaign(json!({})).await;
     let sends = ready.batch(&id, &vec!["failed"; reasons.len()]).await;
     for (send, reason) in sends.iter().zip(reasons) {
-        sqlx::query("update sends set reason = $2, attempts = 2 where id = $1")
-            .bind(send)
-            .bind(reason)
-            .execute(&ready.edge.pool)
-            .await
-            .unwrap();
+        stage_rig::run!(&ready.edge.pool, "update sends set reason = $2, attempts = 2 where id = $1", [send, reason]);
     }
     sqlx::query("update batches set state = 'done', done_at = now()").execute(&ready.edge.pool).await.unwrap();
     sqlx::query("update campaigns set status = 'sent', completed_at = now(), counts = '{}' where id = $1::uuid")
@@ -52,6 +47,39 @@ async fn what_may_be_mended_goes_back_and_the_rest_stays() {
     assert_eq!(ready.edge.count(totals).await, -3, "what was said of them is taken back");
     let again = ready.client.post(&path, json!({})).await;
     assert_eq!((&again.body["queued"], &again.body["skipped"]), (&json!(0), &json!(2)), "nothing is left to do");
+}
+
+#[tokio::test]
+async fn mail_that_the_gate_would_skip_stays_failed_until_it_may_go() {
+    let ready = Ready::start().await;
+    let (id, sends) = failed(&ready, &["block"; 5]).await;
+    sqlx::query("update audiences set public_name = 'News' where id = $1")
+        .bind(ready.list)
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    for (send, sql) in sends[1..].iter().zip([
+        "update contacts set status = 'archived' where id = (select contact_id from sends where id = $1)",
+        "update contacts set status = 'erased' where id = (select contact_id from sends where id = $1)",
+        "insert into suppressions (tenant_id, id, address, reason, scope, source)
+         select c.tenant_id, c.id, c.address, 'complaint', 'all', 'api'
+         from contacts c join sends s on s.tenant_id = c.tenant_id and s.contact_id = c.id where s.id = $1",
+        "insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
+         select s.tenant_id, k.list_id, s.contact_id, s.id
+         from sends s join campaigns k on k.tenant_id = s.tenant_id and k.id = s.campaign_id where s.id = $1",
+    ]) {
+        assert_eq!(sqlx::query(sql).bind(send).execute(&ready.edge.pool).await.unwrap().rows_affected(), 1, "{sql}");
+    }
+    let path = format!("/v1/campaigns/{id}/retry_failed");
+    let answer = ready.client.post(&path, json!({})).await;
+    assert_eq!((&answer.body["queued"], &answer.body["skipped"]), (&json!(1), &json!(4)), "{}", answer.body);
+    assert_eq!(ready.client.get(&format!("/v1/sends/{}", sends[0])).await.body["send"]["state"], json!("queued"));
+    sqlx::query("update contacts set status = 'active' where status = 'archived'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    let answer = ready.client.post(&path, json!({})).await;
+    assert_eq!((&answer.body["queued"], &answer.body["skipped"]), (&json!(1), &json!(3)), "{}", answer.body);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::fixtures::Ready;
 
-fn two_variants() -> Value {
+pub fn two_variants() -> Value {
     json!([
         {"name": "Control", "weight": 1},
         {"name": "Short", "weight": 3, "subject": "Short {{ first_name }}", "body_html": "<p>Short</p>"},
@@ -223,7 +223,7 @@ async fn a_test_is_not_launched_into_a_window_that_closes_before_it_is_decided()
     let ready = Ready::start().await;
     let variants = json!([{"name": "A", "weight": 1}, {"name": "B", "weight": 1, "subject": "Other"}]);
     // Of a test with everybody nothing waits for the decision.
-    let cases = [(20, 1, "skip", true), (20, 1, "send", false), (20, 3, "skip", false), (100, 1, "skip", false)];
+    let cases = [(99, 1, "skip", true), (99, 1, "send", false), (99, 3, "skip", false), (100, 1, "skip", false)];
     for (percent, hours, on_miss, refused) in cases {
         let test = json!({"test_percent": percent, "winner_metric": "click_rate", "decide_after_minutes": 120});
         let not_after = (Utc::now() + TimeDelta::hours(hours)).to_rfc3339();
@@ -235,6 +235,99 @@ async fn a_test_is_not_launched_into_a_window_that_closes_before_it_is_decided()
         } else {
             assert_eq!(launched.status, 200, "{}", launched.body);
         }
+    }
+}
+
+/// It is quiet where the tenant is, for two hours from now.
+async fn begin_quiet_hours(ready: &Ready) {
+    let sql = "update tenants
+         set quiet_from = (now() at time zone 'utc')::time - interval '1 hour', quiet_by_contact = false,
+             quiet_to = (now() at time zone 'utc')::time + interval '2 hours', quiet_for = array['marketing'], timezone = 'UTC'";
+    sqlx::query(sql).execute(&ready.edge.pool).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_launch_whose_mail_all_misses_its_window_is_refused() {
+    let ready = Ready::start().await;
+    begin_quiet_hours(&ready).await;
+    for (hours, on_miss, refused) in [(1, "skip", true), (1, "hold", true), (1, "send", false), (3, "skip", false)] {
+        let not_after = (Utc::now() + TimeDelta::hours(hours)).to_rfc3339();
+        let id = ready.campaign(json!({"not_after": not_after, "on_miss": on_miss})).await;
+        for dry_run in [true, false] {
+            let launched = ready.client.post(&format!("/v1/campaigns/{id}/launch"), json!({"dry_run": dry_run})).await;
+            if refused {
+                assert_eq!(launched.refusal(), (422, "window_missed"));
+            } else {
+                assert_eq!((&launched.body["queued"], &launched.body["skipped"]), (&json!(3), &json!(0)));
+                assert_eq!(launched.body["waiting"][0]["reason"], json!("quiet_hours"), "{}", launched.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn mail_that_misses_its_window_by_local_time_is_skipped() {
+    let ready = Ready::start().await;
+    let day = (Utc::now() + TimeDelta::days(3)).date_naive();
+    let local = json!(format!("{day}T09:00:00"));
+    let not_after = format!("{day}T02:00:00Z");
+    let draft = async |on_miss: &str| ready.campaign(json!({"not_after": not_after, "on_miss": on_miss})).await;
+    for on_miss in ["skip", "hold"] {
+        let path = format!("/v1/campaigns/{}/launch", draft(on_miss).await);
+        let refused = ready.client.post(&path, json!({"schedule_for_local": local})).await;
+        assert_eq!(refused.refusal(), (422, "window_missed"));
+    }
+    // Nine o'clock comes there fourteen hours before it comes in UTC.
+    sqlx::query("update contacts set timezone = 'Pacific/Kiritimati' where address = 'reader1@example.com'")
+        .execute(&ready.edge.pool)
+        .await
+        .unwrap();
+    for (on_miss, queued, skipped) in [("skip", 1, json!({"window_missed": 2})), ("hold", 3, json!({}))] {
+        let body = json!({"schedule_for_local": local, "dry_run": true});
+        let dry = ready.client.post(&format!("/v1/campaigns/{}/launch", draft(on_miss).await), body).await.body;
+        assert_eq!((&dry["queued"], &dry["skipped_by_reason"]), (&json!(queued), &skipped), "{dry}");
+    }
+}
+
+#[tokio::test]
+async fn another_time_is_compared_with_the_window_without_a_count() {
+    let ready = Ready::start().await;
+    let at = |hours: i64| (Utc::now() + TimeDelta::hours(hours)).to_rfc3339();
+    let test = json!({"test_percent": 20, "winner_metric": "click_rate", "decide_after_minutes": 120});
+    let tested = json!({"not_after": at(4), "on_miss": "skip", "ab_test": test, "variants": two_variants()});
+    for (rules, in_time, too_late) in [(json!({"not_after": at(4), "on_miss": "hold"}), 3, 5), (tested, 1, 3)] {
+        let path = format!("/v1/campaigns/{}", ready.campaign(rules).await);
+        let launched = ready.client.post(&format!("{path}/launch"), json!({"schedule_for": at(1)})).await;
+        assert_eq!(launched.status, 202, "{}", launched.body);
+        // A count would wait for this.
+        let mut holder = ready.edge.pool.begin().await.unwrap();
+        sqlx::query("lock table contacts").execute(&mut *holder).await.unwrap();
+        let moved = ready.client.patch(&path, json!({"schedule_for": at(in_time)})).await;
+        assert_eq!(moved.status, 200, "{}", moved.body);
+        let late = json!({"schedule_for": at(too_late)});
+        let refused = ready.client.patch(&path, late.clone()).await;
+        assert_eq!(refused.refusal(), (422, "window_missed"));
+        holder.rollback().await.unwrap();
+        sqlx::query("update requests set state = 'rejected', outcome = 'ledger', announce_after = null")
+            .execute(&ready.edge.pool)
+            .await
+            .unwrap();
+        assert_eq!(ready.client.patch(&path, late).await.refusal(), (409, "campaign_already_scheduled"));
+    }
+}
+
+#[tokio::test]
+async fn a_test_is_decided_after_the_quiet_hours_it_waits_for() {
+    let ready = Ready::start().await;
+    begin_quiet_hours(&ready).await;
+    let list = crate::fixtures::audience(&ready.edge.pool, ready.client.tenant, "list", "many", 50).await;
+    let test = json!({"test_percent": 50, "winner_metric": "click_rate", "decide_after_minutes": 120});
+    for (hours, status) in [(3, 422_u16), (5, 200)] {
+        let not_after = (Utc::now() + TimeDelta::hours(hours)).to_rfc3339();
+        let rules = json!({"list_id": list, "ab_test": test, "variants": two_variants(), "not_after": not_after});
+        let path = format!("/v1/campaigns/{}/launch", ready.campaign(rules).await);
+        let dry = ready.client.post(&path, json!({"dry_run": true})).await;
+        assert_eq!(dry.status, status, "{}", dry.body);
     }
 }
 

@@ -346,6 +346,10 @@ async fn an_enrollment_says_what_its_step_waits_for_until_it_ends() {
     let held = "update enrollments set held_by = 'quiet_hours'";
     sqlx::query(held).execute(&ready.edge.pool).await.unwrap();
     assert_eq!(held_by().await, "quiet_hours");
+    for (status, expected) in [("paused", Value::Null), ("active", json!("quiet_hours"))] {
+        ready.client.patch(&format!("/v1/sequences/{id}"), json!({"status": status})).await;
+        assert_eq!(held_by().await, expected, "{status}");
+    }
     ready.client.delete(&format!("/v1/enrollments/{}", enrolled.as_str().unwrap()), json!({})).await;
     assert_eq!(held_by().await, Value::Null);
 }
@@ -377,6 +381,8 @@ async fn it_is_explained_why_somebody_is_on_his_way_or_not() {
     };
     let ann = explain("ann@example.com").await;
     assert_eq!((&ann["verdict"], &ann["gates"][0]["detail"]), (&json!("pass"), &json!("is_enrolled")), "{ann}");
+    let enrolled = ready.client.get("/v1/enrollments").await.body["enrollments"][0].clone();
+    assert_eq!((enrolled["created_at"].is_string(), &ann["gates"][0]["at"]), (true, &enrolled["created_at"]));
     assert_eq!(explain("bob@example.com").await["decided_by"], "audience");
     ready.client.post("/v1/suppressions", json!({"email": "ann@example.com"})).await;
     assert_eq!(explain("ann@example.com").await["decided_by"], "suppression");

@@ -105,6 +105,43 @@ async fn a_tenant_chooses_its_retention_and_takes_it_back() {
 }
 
 #[tokio::test]
+async fn null_takes_each_part_of_a_profile_back() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let parts = ["timezone", "attribution", "retention", "frequency_cap", "quiet_hours", "confirmation", "pages"];
+    let before = client.get("/v1/tenant").await.body["tenant"].clone();
+    let set = json!({
+        "timezone": "Europe/Paris",
+        "attribution": {"model": "linear", "click_days": 1, "delivery_days": 0},
+        "retention": {"requests_days": 7, "imports_days": 1},
+        "frequency_cap": {"messages": 3, "days": 7},
+        "quiet_hours": {"from": "21:00", "to": "08:00"},
+        "confirmation": {"reminders": 1, "reminder_hours": 48, "days": 14},
+        "pages": {"unsubscribe_text": "Bye", "button_color": "#1d4ed8"},
+    });
+    let inner = json!({
+        "attribution": {"model": null, "click_days": null, "delivery_days": null},
+        "pages": {"unsubscribe_text": null, "button_color": null},
+    });
+    let nothing: Value =
+        parts.iter().map(|part| ((*part).to_owned(), Value::Null)).collect::<serde_json::Map<_, _>>().into();
+    let changed = client.patch("/v1/tenant", set.clone()).await;
+    for part in parts {
+        assert_ne!(changed.body["tenant"][part], before[part], "{part}");
+    }
+    let changed = client.patch("/v1/tenant", inner).await;
+    for part in ["attribution", "pages"] {
+        assert_eq!(changed.body["tenant"][part], before[part], "{part}");
+    }
+    client.patch("/v1/tenant", set).await;
+    let changed = client.patch("/v1/tenant", nothing).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    for part in parts {
+        assert_eq!(changed.body["tenant"][part], before[part], "{part}");
+    }
+}
+
+#[tokio::test]
 async fn the_time_zones_are_read_before_the_tenants_row_is_locked() {
     let edge = Edge::start().await;
     let client = edge.client().await;

@@ -5,9 +5,12 @@ use ingress::{
     api::explain::{ExplainSubject, Explainer},
     pipeline::time,
 };
-use ledger::quota::QuotaDefaults;
+use ledger::{
+    gate::{decide_recipient, load_eligibility},
+    quota::QuotaDefaults,
+};
 use runtime::StageName;
-use schemas::{Address, SendId};
+use schemas::{Address, Classification, MessageKind, SendId};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -20,7 +23,7 @@ use crate::{
     table,
 };
 
-/// The stages that mail passes. Of prompt mail the ingress does, as a rule, what the first two do for all other.
+/// The stages that mail passes, in order.
 const MAIL_STAGES: [StageName; 4] =
     [StageName::Audience, StageName::Compliance, StageName::Rendering, StageName::Delivery];
 
@@ -61,11 +64,7 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
 
 /// A send by itself: what became of it, and what its gates say now.
 async fn of_send(db: &mut PgConnection, id: Uuid, quota: QuotaDefaults) -> anyhow::Result<Value> {
-    let tenant = match find_tenant::of_send(db, id).await? {
-        // The request of a one-off message, and of a mail with copies, has the id of the batch.
-        None => tenant_of!(&mut *db, "requests", SendId(id).batch())?,
-        found => found,
-    };
+    let tenant = find_tenant::of_send(db, id).await?;
     let tenant = tenant.context("no such send; with an address, name a campaign, message or sequence")?;
     let mut explainer = Explainer { db, tenant, quota };
     let send = explainer.send(id).await.map_err(operator::refused)?;
@@ -92,12 +91,53 @@ async fn explain(explainer: &mut Explainer<'_>, about: ExplainSubject, address: 
     Ok(json!({"ok": true, "explanation": explainer.explain(about, address).await.map_err(operator::refused)?}))
 }
 
-/// Adds the pauses of the platform to the gates: paused stages that the mail passes, and a held ledger. They are for operators: the API does
-/// not name them.
+/// The stages that the mail has still to pass. Prompt mail is written by the ingress, which announces it to rendering if all its recipients
+/// may be mailed (`ledger::resolve`): it comes by the first two stages only when it is announced again.
+async fn stages_ahead(db: &mut PgConnection, explanation: &Value) -> sqlx::Result<Vec<StageName>> {
+    let id_in = |value: &Value| value.as_str().and_then(|id| id.parse::<Uuid>().ok());
+    let about = &explanation["about"];
+    let may_be_prompt = match about["kind"].as_str() {
+        Some("sequence") => return Ok(MAIL_STAGES.into_iter().chain([StageName::Sequencing]).collect()),
+        kind => matches!(kind, Some("message" | "send")),
+    };
+    // A one-off message has the id of its batch.
+    let id = id_in(&explanation["send"]["send_id"]).or_else(|| id_in(&about["id"]).filter(|_| may_be_prompt));
+    let (Some(tenant), Some(id)) = (id_in(&explanation["tenant"]), id) else { return Ok(MAIL_STAGES.to_vec()) };
+    let batch = sqlx::query!(
+        r#"select b.kind as "kind!: MessageKind", b.classification as "classification!: Classification", b.state = 'done' as "is_done!",
+                  b.state <> 'announced' or b.queued + b.fenced = 0 as "is_announced_later!",
+                  b.lane = 'priority' and b.announcement = 1 as "is_first!",
+                  array(select s.contact_id from sends s
+                        where s.tenant_id = b.tenant_id and s.month = b.month and s.id between b.id and last_id_of(b.id)) as "contacts!"
+           from batches b where b.tenant_id = $1 and b.id = $2"#,
+        tenant,
+        SendId(id).batch(),
+    )
+    .fetch_optional(&mut *db)
+    .await?;
+    let Some(batch) = batch else {
+        return Ok(vec![StageName::Audience, StageName::Rendering, StageName::Delivery]);
+    };
+    if batch.is_done {
+        return Ok(Vec::new());
+    }
+    if batch.is_announced_later {
+        return Ok(MAIL_STAGES.to_vec());
+    }
+    let tenants = vec![tenant; batch.contacts.len()];
+    let known = load_eligibility(db, &tenants, &batch.contacts).await?;
+    let may_be_mailed = batch.contacts.iter().all(|contact| {
+        let known = known.get(&(tenant, *contact));
+        known.is_some_and(|known| decide_recipient(known, batch.kind, batch.classification).is_none())
+    });
+    let passed = if may_be_prompt && batch.is_first && may_be_mailed { 2 } else { 1 };
+    Ok(MAIL_STAGES[passed..].to_vec())
+}
+
+/// Adds the pauses of the platform to the gates: paused stages that the mail has still to pass, and a held ledger. They are for operators:
+/// the API does not name them.
 async fn add_platform_pauses(db: &mut PgConnection, explanation: &mut Value) -> sqlx::Result<()> {
-    let is_step = explanation["about"]["kind"] == "sequence";
-    let stages = MAIL_STAGES.into_iter().chain(is_step.then_some(StageName::Sequencing));
-    let stages: Vec<&str> = stages.map(StageName::as_str).collect();
+    let stages: Vec<&str> = stages_ahead(db, explanation).await?.into_iter().map(StageName::as_str).collect();
     let rows = sqlx::query!(
         r#"select 'ledger' as "gate!", 'held' as "detail!", l.held_reason as "reason?", l.held_at as "at!"
            from ledger l where l.held_at is not null

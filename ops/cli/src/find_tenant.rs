@@ -21,11 +21,16 @@ macro_rules! tenant_of {
 
 pub(crate) use tenant_of;
 
-/// The tenant of a send, or of the request that a send will come from.
+/// The tenant of a send, or of the request that a send will come from. That of a one-off message, or of a mail with copies, has the id of
+/// the batch.
 pub async fn of_send(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<Uuid>> {
     let found = tenant_of!(&mut *db, "sends", id, "and x.month = $2", SendId(id).month())?;
     if found.is_some() {
         return Ok(found);
     }
-    tenant_of!(db, "requests", id)
+    let found = tenant_of!(&mut *db, "requests", id)?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    tenant_of!(db, "requests", SendId(id).batch())
 }

@@ -180,7 +180,7 @@ async fn note_dates(db: &mut PgConnection, sequence: &Triggered, now: DateTime<U
     }
     sqlx::query!(
         "insert into trigger_occurrences (tenant_id, sequence_id, contact_id, occurrence)
-         select $1, $2, c.id, w.day
+         select $1, $2, c.id, $3::text || ' ' || w.day
          from contacts c
          join unnest($4::text[], $5::text[], $6::text[]) as w (zone, date, day)
              on w.zone = coalesce(c.timezone, '')
@@ -250,8 +250,8 @@ async fn note_entries(db: &mut PgConnection, sequence: &Triggered) -> sqlx::Resu
 fn push_entries(query: &mut QueryBuilder<Postgres>, rule: &CompiledSegment, sequence: &Triggered) {
     query.push("with inside as materialized (select c.id from ");
     rule.push(query, sequence.tenant_id);
-    // A contact that a test of a campaign made enters when it has agreed to something.
-    query.push(" and (not is_made_by_test(c.source) or c.marketing_status <> 'pending')");
+    // A contact that mail made enters when it has agreed to something: a start before that would mail nothing, and be its only one.
+    query.push(" and (not is_known_from_mail(c.source) or c.marketing_status <> 'pending')");
     query.push("), gone as (delete from segment_entries where ctid = any (array(select max(w.place) from (");
     query.push("select e.contact_id, e.ctid as place from segment_entries e where e.tenant_id = ");
     query.push_bind(sequence.tenant_id).push(" and e.sequence_id = ").push_bind(sequence.id);

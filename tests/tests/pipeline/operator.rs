@@ -118,6 +118,18 @@ async fn mail_of_its_own_is_explained_with_what_it_waits_for() {
         let text = process::run(&["explain", send], &env);
         assert!(text.contains("scheduled for "), "{text}");
     }
+    let stages = |send: &str| {
+        let gates = explain(send)["gates"].as_array().unwrap().clone();
+        let paused = gates.iter().filter(|gate| gate["gate"] == "stage");
+        paused.map(|gate| gate["detail"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    process::run(&["pause", "stage", "audience", "compliance"], &env);
+    assert_eq!(decided(prompt), (json!("pass"), Value::Null), "it is past both");
+    assert_eq!((stages(prompt).len(), stages(scheduled)), (0, vec!["audience paused".to_owned()]));
+    sqlx::query("update batches set queued = 0, deferred = 1").execute(&rig.pool).await.unwrap();
+    assert_eq!(stages(prompt).len(), 2, "it is announced again by the one and decided by the other");
+    sqlx::query("update batches set queued = 1, deferred = 0").execute(&rig.pool).await.unwrap();
+    process::run(&["resume", "stage", "audience", "compliance"], &env);
     process::run(&["pause", "stage", "delivery", "--reason", "the relay is moved"], &env);
     assert_eq!(decided(prompt), (json!("wait"), json!("stage")));
     let detail = "delivery paused: the relay is moved";
@@ -128,6 +140,34 @@ async fn mail_of_its_own_is_explained_with_what_it_waits_for() {
     assert_eq!(decided(prompt), (json!("wait"), json!("ledger")));
     process::run(&["pause", "tenant", &rig.engine_tenant_id.to_string()], &env);
     assert_eq!(decided(prompt), (json!("wait"), json!("tenant")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_is_not_written_yet_says_so_when_it_is_requeued() {
+    let mut rig = Rig::shared().await;
+    rig.start("ingress", &["ingress"]).await;
+    let due = (chrono::Utc::now() + chrono::TimeDelta::days(7)).to_rfc3339();
+    let body = json!({
+        "sender_id": rig.sender_id, "to": [{"email": "cid@example.com"}, {"email": "dan@example.com"}], "subject": "Hello",
+        "html": "<p>Hello</p>", "message_class": "business", "scheduled_at": due,
+    });
+    let message = rig.client.post("/v1/messages", body).await.expect(202);
+    let requeue = |send: &Value| {
+        let args = ["--json", "requeue", "send", send["send_id"].as_str().unwrap()];
+        lines(&process::run(&args, &rig.operator_env()))[0].clone()
+    };
+    for send in message["recipients"].as_array().unwrap() {
+        let requeued = requeue(send);
+        assert_eq!((&requeued["requests"], &requeued["left_alone"]["scheduled"]), (&json!(0), &json!(1)), "{requeued}");
+        assert!(requeued["says"].as_str().unwrap().contains("waiting for their time"), "{requeued}");
+    }
+    // Due, and announced a moment later: as a launch that was just accepted, or waits for an earlier one.
+    sqlx::query("update requests set due_at = now() - interval '1 second'").execute(&rig.pool).await.unwrap();
+    let requeued = requeue(&message["recipients"][1]);
+    let left_alone = &requeued["left_alone"];
+    assert_eq!((&left_alone["unwritten"], &left_alone["scheduled"]), (&json!(1), &json!(0)), "{requeued}");
+    let unknown = refusal(&rig, &["requeue", "send", &Uuid::now_v7().to_string()]);
+    assert!(unknown.contains("no such send"), "{unknown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

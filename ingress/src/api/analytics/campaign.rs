@@ -13,6 +13,10 @@ use super::{
 };
 use crate::pipeline::{ApiReply, NoParameters, RequestContext, error::ApiError, page::OptionalTime, types::counts};
 
+/// What is said of variants that no test compares.
+const SPLIT_NOTE: &str =
+    "The variants have no winner: without ab_test the whole audience is divided among them, and none is chosen.";
+
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(transform = counts)]
 pub(super) struct CampaignAnalytics {
@@ -66,7 +70,7 @@ pub(super) async fn campaign(ctx: &mut RequestContext, _: NoParameters) -> Resul
         outcomes: outcomes::of_campaign(&credited),
         revenue_amount: outcomes::campaign_revenue(&credited),
         ab_test: None,
-        notes: notes(&campaign),
+        notes: notes(&campaign, !names.is_empty()),
     };
     // Variants appear when an A/B test ran: also of a split without a winner rule.
     if campaign.launched && !names.is_empty() {
@@ -88,33 +92,41 @@ fn winner(campaign: &AnalysedCampaign, names: &[(String, String)]) -> Option<AbT
     Some(AbTestWinner { variant: letter.clone(), name, decided_at: campaign.decided_at.into() })
 }
 
-fn notes(campaign: &AnalysedCampaign) -> Vec<String> {
+fn notes(campaign: &AnalysedCampaign, has_variants: bool) -> Vec<String> {
     let mut notes: Vec<String> = [OPENS_NOTE, DELIVERED_NOTE, RATES_NOTE, OUTCOMES_NOTE].map(str::to_owned).to_vec();
-    if campaign.tested && campaign.launched {
-        notes.push(test_note(campaign));
-    }
+    let on_variants = match campaign.test_percent {
+        Some(percent) => Some(test_note(campaign, percent)),
+        None => has_variants.then(|| SPLIT_NOTE.to_owned()),
+    };
+    notes.extend(on_variants.filter(|_| campaign.launched));
     notes
 }
 
-/// A note about the result of the A/B test.
-fn test_note(campaign: &AnalysedCampaign) -> String {
+/// A note about the result of an A/B test of so much of the audience.
+fn test_note(campaign: &AnalysedCampaign, percent: i16) -> String {
     let rate = match campaign.metric {
         Some(WinnerMetric::OpenRate) => "opens by people per message sent",
         _ => "clicks by people per message sent",
     };
     let letter = campaign.winner.as_deref().unwrap_or_default();
+    let rest = |which: &str| {
+        if percent == 100 {
+            return String::new();
+        }
+        format!(" The rest of the audience was sent variant {letter}, {which}.")
+    };
     match campaign.winner_reason {
         None => format!("The A/B test is not decided yet; it is by {rate}."),
         Some(WinnerReason::HighestRate) => format!("The A/B test was decided by {rate}: variant {letter} had most."),
-        Some(WinnerReason::Tie) => format!(
-            "The A/B test has no winner: several variants had as many {rate}. The rest of the audience was sent variant {letter}, the \
-             first of them."
-        ),
+        Some(WinnerReason::Tie) => {
+            format!("The A/B test has no winner: several variants had as many {rate}.{}", rest("the first of them"))
+        }
         Some(WinnerReason::TooLittleData) => format!(
-            "The A/B test has no winner: it needs {} messages sent of each variant and {} responses in all. It goes by {rate}. The rest \
-             of the audience was sent variant {letter}, the first.",
+            "The A/B test has no winner: it needs {} messages sent of each variant and {} responses in all. It goes by \
+             {rate}.{}",
             ledger::variants::SENT_MIN,
-            ledger::variants::RESPONSES_MIN
+            ledger::variants::RESPONSES_MIN,
+            rest("the first")
         ),
     }
 }

@@ -8,7 +8,6 @@ use serde_json::Number;
 
 use crate::pipeline::types::counts;
 
-/// A sum of outcomes of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OutcomeTypeSum {
     /// The kind of mail that they are credited to; `None`: all outcomes, credited or not.
@@ -37,19 +36,17 @@ pub(super) struct CreditedOutcomes {
 
 /// A campaign's, every type in order.
 pub(super) fn of_campaign(sums: &[OutcomeTypeSum]) -> Vec<CreditedOutcomes> {
-    OutcomeType::ALL
-        .iter()
-        .map(|outcome_type| {
-            let of = |pick: fn(&OutcomeTypeSum) -> i64| total(sums, |sum| sum.outcome_type == *outcome_type, pick);
-            CreditedOutcomes {
-                outcome_type: *outcome_type,
-                outcomes: of(|sum| sum.outcomes),
-                credited: share(of(|sum| sum.share)),
-                premium_amount: Premium(of(|sum| sum.premium)).dollars(),
-                value_cents: of(|sum| sum.value_cents),
-            }
-        })
-        .collect()
+    let credited = |outcome_type: &OutcomeType| {
+        let of = |pick: fn(&OutcomeTypeSum) -> i64| total(sums, |sum| sum.outcome_type == *outcome_type, pick);
+        CreditedOutcomes {
+            outcome_type: *outcome_type,
+            outcomes: of(|sum| sum.outcomes),
+            credited: share(of(|sum| sum.share)),
+            premium_amount: Premium(of(|sum| sum.premium)).dollars(),
+            value_cents: of(|sum| sum.value_cents),
+        }
+    };
+    OutcomeType::ALL.iter().map(credited).collect()
 }
 
 /// Outcomes of a type within a window.
@@ -69,23 +66,21 @@ pub(super) struct OutcomeTypeTotals {
 
 /// A window's, every type in order.
 pub(super) fn of_window(sums: &[OutcomeTypeSum]) -> Vec<OutcomeTypeTotals> {
-    OutcomeType::ALL
-        .iter()
-        .map(|outcome_type| {
-            let of = |credited: bool, pick: fn(&OutcomeTypeSum) -> i64| {
-                total(sums, |sum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited, pick)
-            };
-            OutcomeTypeTotals {
-                outcome_type: *outcome_type,
-                recorded: of(false, |sum| sum.outcomes),
-                recorded_premium_amount: Premium(of(false, |sum| sum.premium)).dollars(),
-                recorded_value_cents: of(false, |sum| sum.value_cents),
-                credited: share(of(true, |sum| sum.share)),
-                credited_premium_amount: Premium(of(true, |sum| sum.premium)).dollars(),
-                credited_value_cents: of(true, |sum| sum.value_cents),
-            }
-        })
-        .collect()
+    let totals = |outcome_type: &OutcomeType| {
+        let of = |credited: bool, pick: fn(&OutcomeTypeSum) -> i64| {
+            total(sums, |sum| sum.outcome_type == *outcome_type && sum.kind.is_some() == credited, pick)
+        };
+        OutcomeTypeTotals {
+            outcome_type: *outcome_type,
+            recorded: of(false, |sum| sum.outcomes),
+            recorded_premium_amount: Premium(of(false, |sum| sum.premium)).dollars(),
+            recorded_value_cents: of(false, |sum| sum.value_cents),
+            credited: share(of(true, |sum| sum.share)),
+            credited_premium_amount: Premium(of(true, |sum| sum.premium)).dollars(),
+            credited_value_cents: of(true, |sum| sum.value_cents),
+        }
+    };
+    OutcomeType::ALL.iter().map(totals).collect()
 }
 
 /// Premiums that were paid.

@@ -21,7 +21,6 @@ pub(super) const TAGS: usize = 100;
 /// Campaigns looked at for it, the newest first.
 const CAMPAIGNS_LOOKED_AT: i64 = 200;
 
-/// A total of a day.
 #[derive(Debug)]
 pub(super) struct DayTotal {
     pub(super) day: NaiveDate,
@@ -116,7 +115,8 @@ pub(super) async fn top_messages(
 /// A campaign and its test, if it has one.
 #[derive(Debug)]
 pub(super) struct AnalysedCampaign {
-    pub(super) tested: bool,
+    /// How much of its audience an A/B test has; `None`: there is no test.
+    pub(super) test_percent: Option<i16>,
     pub(super) winner: Option<String>,
     pub(super) winner_reason: Option<WinnerReason>,
     pub(super) metric: Option<WinnerMetric>,
@@ -127,7 +127,7 @@ pub(super) struct AnalysedCampaign {
 pub(super) async fn campaign(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<AnalysedCampaign>> {
     sqlx::query_as!(
         AnalysedCampaign,
-        r#"select test_percent is not null as "tested!", winner, winner_reason as "winner_reason: WinnerReason",
+        r#"select test_percent, winner, winner_reason as "winner_reason: WinnerReason",
                   winner_metric as "metric: WinnerMetric", decided_at, launched_at is not null as "launched!"
            from campaigns where tenant_id = $1 and id = $2"#,
         tenant,

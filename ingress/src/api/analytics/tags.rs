@@ -1,7 +1,6 @@
 //! `GET /v1/analytics/tags`: statistics of transactional and one-off mail by the tags that its requests gave it.
 
 use chrono::Utc;
-use chrono_tz::Tz;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +10,7 @@ use super::{
     window::{HourWindow, ReportWindow},
 };
 use crate::{
-    api::mail_options::TAG_MAX,
+    api::{campaigns::store::tenant_zone, mail_options::TAG_MAX},
     pipeline::{
         ApiReply, Faults, RequestContext,
         error::ApiError,
@@ -53,7 +52,7 @@ pub(super) struct TagTotals {
 
 pub(super) async fn tags(ctx: &mut RequestContext, query: GetTagAnalytics) -> Result<ApiReply, ApiError> {
     let tenant = ctx.tenant;
-    let zone = store::timezone(ctx.db(), tenant).await?.parse().unwrap_or(Tz::UTC);
+    let zone = tenant_zone(ctx.db(), tenant).await?;
     let mut faults = Faults::default();
     let window = HourWindow::new(query.from.as_deref(), query.to.as_deref(), zone, Utc::now(), &mut faults);
     if let Some(tag) = &query.tag {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
+use unicode_normalization::UnicodeNormalization;
 use uuid::Uuid;
 
 use crate::pipeline::error::ApiError;
@@ -18,6 +19,11 @@ schemas::named_enum! {
         /// Named in `tag_ids`.
         Tag = "tag",
     }
+}
+
+/// The name of a list or tag, as it is stored and compared: an accent is written in one way only (NFC).
+pub(crate) fn canonical_name(name: &str) -> String {
+    name.trim().nfc().collect()
 }
 
 /// The lists and tags that were found.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use self::held::AudienceKind;
+use self::held::{AudienceKind, canonical_name};
 use super::{
     contacts::{NamedContact, named},
     limits, references, segments,
@@ -211,7 +211,7 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
     let (public_name, public_description) = (body.public_name.as_deref(), body.public_description.as_deref());
     let is_list = body.kind == AudienceKind::List;
     check(is_list, &body.name, body.description.as_deref(), public_name, public_description)?;
-    let (tenant, id) = (ctx.tenant, new_id());
+    let (tenant, id, name) = (ctx.tenant, new_id(), canonical_name(&body.name));
     let created = sqlx::query!(
         "insert into audiences (tenant_id, id, kind, name, description, public_name, public_description)
          values ($1, $2, $3, $4, $5, $6, $7)
@@ -219,7 +219,7 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
         tenant,
         id,
         body.kind.as_str(),
-        body.name.trim(),
+        name,
         body.description,
         public_name.map(str::trim),
         public_description,
@@ -231,7 +231,7 @@ async fn create(ctx: &mut RequestContext, body: CreateAudience) -> Result<ApiRep
     }
     limits::of_audiences(body.kind).check(ctx.db(), tenant).await?;
     ctx.audit("audience.created", &id.to_string(), json!({"kind": body.kind.as_str()})).await?;
-    ApiReply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: body.name.trim() })
+    ApiReply::created(&AudienceCreated { audience_id: id, kind: body.kind, name: &name })
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -265,6 +265,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
         public_description.filter(|_| public_name.is_some() || body.public_description.value().is_some());
     let is_list = before.kind == AudienceKind::List.as_str();
     check(is_list, &name, description.as_deref(), public_name.as_deref(), public_description.as_deref())?;
+    let name = canonical_name(&name);
     let changed = sqlx::query!(
         "update audiences a
          set name = $3, description = $4, public_name = $5, public_description = $6, updated_at = now()
@@ -273,7 +274,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
                            where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2 and o.deleted_at is null)",
         tenant,
         id,
-        name.trim(),
+        name,
         description,
         public_name.as_deref().map(str::trim),
         public_description,
@@ -288,7 +289,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
         return Err(already_exists());
     }
     let fields = [
-        ("name", name.trim() != before.name),
+        ("name", name != before.name),
         ("description", description != before.description),
         ("public_name", public_name.as_deref().map(str::trim) != before.public_name.as_deref()),
         ("public_description", public_description != before.public_description),

@@ -131,13 +131,13 @@ pub(super) async fn change(
             ctx.audit("campaign.pause", &id.to_string(), json!({"paused": paused, "was": row.pause_reason})).await?;
         }
         CampaignChange::Reschedule(at) => {
-            let now = Utc::now();
-            let schedule = at.read(&row, now)?;
-            launch::check_window(&row, schedule.due.unwrap_or(now))?;
             // Its launch was rejected: it goes back to draft, and is launched anew.
             let waiting = waiting.ok_or_else(|| already(row.status))?;
-            store::reschedule(ctx.db(), tenant, id, waiting.request_id, (schedule.due.unwrap_or(now), schedule.local))
-                .await?;
+            let now = Utc::now();
+            let schedule = at.read(&row, now)?;
+            let starts_at = schedule.due.unwrap_or(now);
+            launch::check_window(&row, starts_at)?;
+            store::reschedule(ctx.db(), tenant, id, waiting.request_id, (starts_at, schedule.local)).await?;
             if schedule.due.is_none() {
                 launch::announce(ctx, &waiting.product, waiting.environment, waiting.request_id).await?;
             }

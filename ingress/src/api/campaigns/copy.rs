@@ -52,7 +52,7 @@ pub(super) async fn duplicate(ctx: &mut RequestContext, body: DuplicateCampaign)
 
 status_answer!(pub(super) CampaignDeleted, campaign_id, "deleted");
 
-/// Removes a draft. A campaign that was launched stays: its mails refer to it.
+/// Removes a draft, or a campaign that was cancelled before its launch began. One that was launched stays: its mails refer to it.
 pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let (tenant, id) = (ctx.tenant, ctx.id("campaign")?);
     if !store::begin_preflight(ctx.db(), tenant, id).await? {
@@ -60,19 +60,26 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     }
     // Writers of segments take turns: none names the campaign while it goes.
     segments::lock_all(ctx.db(), tenant).await?;
+    // The launch of one that was cancelled may still be announced.
+    let waiting = store::lock_waiting_launch(ctx.db(), tenant, id).await?;
     let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let detail = match row.status {
-        CampaignStatus::Draft => {
-            let references = references::to_campaign(ctx.db(), tenant, id).await?;
-            references::refuse("campaign", references, "change them first")?;
-            store::delete_draft(ctx.db(), tenant, id).await?;
-            store::empty_replaced_contents(ctx.db(), tenant, id, &store::contents_of(&row)).await?;
-            ctx.audit("campaign.deleted", &id.to_string(), json!({})).await?;
-            return CampaignDeleted::reply(id);
+        CampaignStatus::Draft => None,
+        CampaignStatus::Cancelled if row.launched_at.is_none() => None,
+        CampaignStatus::Preflight | CampaignStatus::Scheduled => {
+            Some("take it back to draft first (PATCH status: draft)")
         }
-        CampaignStatus::Preflight | CampaignStatus::Scheduled => "take it back to draft first (PATCH status: draft)",
-        CampaignStatus::Sending => "cancel it instead (PATCH status: cancelled)",
-        CampaignStatus::Sent | CampaignStatus::Cancelled => "it was launched: its reports and mails refer to it",
+        CampaignStatus::Sending => Some("cancel it instead (PATCH status: cancelled)"),
+        CampaignStatus::Sent | CampaignStatus::Cancelled => Some("it was launched: its reports and mails refer to it"),
     };
-    Err(already(row.status).detail(detail))
+    if let Some(detail) = detail {
+        return Err(already(row.status).detail(detail));
+    }
+    let references = references::to_campaign(ctx.db(), tenant, id).await?;
+    references::refuse("campaign", references, "change them first")?;
+    store::back_to_draft(ctx.db(), tenant, id, waiting.map(|waiting| waiting.request_id)).await?;
+    store::delete_draft(ctx.db(), tenant, id).await?;
+    store::empty_replaced_contents(ctx.db(), tenant, id, &store::contents_of(&row)).await?;
+    ctx.audit("campaign.deleted", &id.to_string(), json!({})).await?;
+    CampaignDeleted::reply(id)
 }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
-use ledger::audience::{AudienceCount, AudienceSelector, CountedCampaign};
+use ledger::audience::{AudienceCount, AudienceSelector, CountedCampaign, WaitFacts};
 use ledger::frequency::Urgency;
 use ledger::requests::{self, RequestRow};
 use schemars::JsonSchema;
@@ -55,7 +55,7 @@ pub(super) struct CampaignLaunched {
     campaign_id: Uuid,
     /// Will be attempted.
     queued: i64,
-    /// Suppressed, opted out or invalid at this moment.
+    /// Would be withheld when the mail is due: suppressed, opted out, invalid, without room under the frequency cap, or past `not_after`.
     skipped: i64,
     scheduled_for: OptionalTime,
     #[serde(serialize_with = "as_local_time")]
@@ -85,7 +85,7 @@ pub(super) struct LaunchPreview {
     dry_run: bool,
     #[schemars(with = "BTreeMap<String, u64>", extend("propertyNames" = json!({"enum": SkipReason::ALL})))]
     skipped_by_reason: BTreeMap<SkipReason, i64>,
-    /// Give it to the launch, and it sends to exactly this audience or answers 409.
+    /// Give it to the launch with the same schedule, and it sends to exactly this audience or answers 409.
     digest: String,
     sampled: usize,
     render_faults: Vec<RecipientRenderFault>,
@@ -159,29 +159,54 @@ async fn prepare(
     }
     let now = Utc::now();
     let schedule = schedule.read(&row, now)?;
-    check_window(&row, schedule.due.unwrap_or(now))?;
     senders::require_ready(ctx.db(), tenant, row.sender_profile_id).await?;
     // A draft only names audiences that exist; a missing one is empty.
     let selector = row.selector().ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
     // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
     let (content_id, variant_contents) = refresh_contents(ctx, &row).await?;
     let sample = if dry_run { Some(sample::render(ctx, &row, content_id).await?) } else { None };
+    let (count, times) = count_audience(ctx, &row, &selector, &schedule, now).await?;
+    check(&count, digest.as_deref())?;
+    Ok(Launch { row, selector, schedule, digest, count, times, content_id, variant_contents, sample })
+}
+
+/// Counts the audience as the gate would decide about it when the mail is due, up to the end of the campaign's window.
+async fn count_audience(
+    ctx: &mut RequestContext,
+    row: &CampaignRow,
+    selector: &AudienceSelector,
+    schedule: &Schedule,
+    now: DateTime<Utc>,
+) -> Result<(AudienceCount, ContactTimes), ApiError> {
+    let tenant = ctx.tenant;
     let mail = (MessageKind::Campaign, row.classification);
     let times = ContactTimes {
         classification: row.classification,
         quiet: ledger::gate::load_rule(ctx.db(), tenant, mail).await?,
         tenant_zone: store::tenant_zone(ctx.db(), tenant).await?,
     };
+    let due = schedule.due.unwrap_or(now);
     let campaign = CountedCampaign {
         id: row.id,
         classification: row.classification,
         urgency: Urgency::from_column(Some(&row.urgency)),
         split: &row.split(),
         by_zone: schedule.local.is_some() || times.quiet.is_some_and(|(_, by_contact)| by_contact),
+        due,
+        rest_due: row.remainder_delay().map(|delay| due + delay),
+        local: schedule.local.map(|local| (local, times.tenant_zone)),
     };
-    let count = ledger::audience::count_for(ctx.db(), tenant, &selector, campaign).await.map_err(count_fault)?;
-    check(&count, digest.as_deref())?;
-    Ok(Launch { row, selector, schedule, digest, count, times, content_id, variant_contents, sample })
+    let mut count = ledger::audience::count_for(ctx.db(), tenant, selector, campaign).await.map_err(count_fault)?;
+    let mut delay = row.remainder_delay();
+    let is_untested = count.mailed.keys().all(|facts| facts.part >= campaign.split.variants());
+    if delay.is_some() && count.queued > 0 && is_untested {
+        // A test of which no mail is sent is decided at once.
+        delay = Some(TimeDelta::zero());
+        let at_once = CountedCampaign { rest_due: None, ..campaign };
+        count = ledger::audience::count_for(ctx.db(), tenant, selector, at_once).await.map_err(count_fault)?;
+    }
+    apply_window(row, &mut count, &times, schedule, (now, delay))?;
+    Ok((count, times))
 }
 
 /// An audience whose count ran into the time limit may do so each time: the bus does not repeat it without end.
@@ -197,11 +222,13 @@ fn count_fault(error: sqlx::Error) -> ApiError {
 
 impl Launch {
     fn answer(&self) -> CampaignLaunched {
-        let variants = self.row.variants.iter().zip(&self.count.variants);
-        let variants = variants.map(|(row, count)| LaunchedVariant {
-            variant: row.variant.clone(),
-            name: row.name.clone(),
-            count: *count,
+        let variants = self.row.variants.iter().enumerate().map(|(part, row)| {
+            let mailed = self.count.mailed.iter().filter(|(facts, _)| facts.part == part);
+            LaunchedVariant {
+                variant: row.variant.clone(),
+                name: row.name.clone(),
+                count: mailed.map(|(_, count)| count).sum(),
+            }
         });
         CampaignLaunched {
             campaign_id: self.row.id,
@@ -215,18 +242,65 @@ impl Launch {
     }
 }
 
-/// Refuses a launch whose mails, or those that wait for the decision of an A/B test, would all be skipped or paused.
+/// When the window of a campaign closes, unless its mail is sent all the same.
+fn window_end(row: &CampaignRow) -> Option<DateTime<Utc>> {
+    row.not_after.filter(|_| row.on_miss != OnMiss::Send)
+}
+
+/// Refuses another time for a launch if the launch or the decision of its A/B test would not come before the window closes. Request and
+/// campaign are locked, so the audience is not counted: mail that quiet hours or a local time keep beyond the window is not found here.
 pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
-    let Some(closes_at) = row.not_after.filter(|_| row.on_miss != OnMiss::Send) else { return Ok(()) };
+    let Some(closes_at) = window_end(row) else { return Ok(()) };
+    refuse_missed(closes_at, starts_at, row.remainder_delay().map(|delay| starts_at + delay))
+}
+
+/// Refuses a launch whose first mail, or the first that waits for the decision of its A/B test, would not leave before the window closes.
+fn refuse_missed(closes_at: DateTime<Utc>, first: DateTime<Utc>, rest: Option<DateTime<Utc>>) -> Result<(), ApiError> {
     let missed = |detail: &'static str| Err(ApiError::unprocessable("window_missed").detail(detail));
-    if closes_at <= starts_at {
-        return missed("not_after is not after the time of the launch");
+    if closes_at <= first {
+        return missed("no mail would leave before not_after");
     }
-    // The rest of a test's audience gets its mail when the test is decided.
-    let test = row.ab_test.as_ref().filter(|test| test.test_percent < 100);
-    let decided_at = test.map(|test| starts_at + TimeDelta::minutes(test.decide_after_minutes.into()));
-    if decided_at.is_some_and(|decided_at| closes_at <= decided_at) {
+    if rest.is_some_and(|rest| closes_at <= rest) {
         return missed("not_after is not after the time at which the A/B test is decided");
+    }
+    Ok(())
+}
+
+/// Refuses a launch whose mails, or those that wait for the decision of an A/B test, would all be skipped or paused when the window closes.
+/// Otherwise counts as skipped those that would be. `delay`: how long after the test the others wait.
+fn apply_window(
+    row: &CampaignRow,
+    count: &mut AudienceCount,
+    times: &ContactTimes,
+    schedule: &Schedule,
+    (now, delay): (DateTime<Utc>, Option<TimeDelta>),
+) -> Result<(), ApiError> {
+    let Some(closes_at) = window_end(row) else { return Ok(()) };
+    let (split, start) = (row.split(), schedule.due.unwrap_or(now));
+    let is_rest = |facts: &WaitFacts| delay.is_some() && facts.part >= split.variants();
+    let leave = |is_of_rest: bool, schedule: &Schedule| -> Vec<DateTime<Utc>> {
+        let of_these = count.mailed.keys().filter(|facts| is_rest(facts) == is_of_rest);
+        of_these.map(|facts| times.leaves(facts, schedule, now).0).collect()
+    };
+    let at_once = leave(false, schedule);
+    let first = at_once.iter().copied().min().unwrap_or(start);
+    // The rest of a test's audience gets its mail when the test is decided: a while after the last mail of the test.
+    let tested_at = at_once.into_iter().max().unwrap_or(start);
+    let decided_at = delay.map(|delay| tested_at + delay);
+    let rest_schedule = Schedule { due: decided_at, local: None };
+    let rest = decided_at.map(|at| leave(true, &rest_schedule).into_iter().min().unwrap_or(at));
+    refuse_missed(closes_at, first, rest)?;
+    if row.on_miss == OnMiss::Skip {
+        count.mailed.retain(|facts, _| {
+            let schedule = if is_rest(facts) { &rest_schedule } else { schedule };
+            times.leaves(facts, schedule, now).0 < closes_at
+        });
+        let queued: i64 = count.mailed.values().sum();
+        let skipped = count.queued - queued;
+        if skipped > 0 {
+            count.skipped.push((SkipReason::WindowMissed, skipped));
+        }
+        count.queued = queued;
     }
     Ok(())
 }
@@ -344,7 +418,6 @@ mod tests {
             skipped,
             digest: "d".to_owned(),
             members: AudienceMembers::default(),
-            variants: Vec::new(),
             mailed: BTreeMap::new(),
         }
     }

@@ -99,8 +99,9 @@ pub(crate) fn routes() -> Routes {
                 "Change, reschedule, cancel or pause a campaign",
                 "One thing at a time: fields of a draft; `status: cancelled` before it is sent; `paused` while it is \
                  scheduled or sending; `schedule_for` or `schedule_for_local` while it is scheduled; `status: draft` takes a scheduled one \
-                 back, to be changed and launched anew. While a launch is being worked on, the campaign is in \
-                 `preflight`: 409 with `Retry-After`.",
+                 back, to be changed and launched anew. Another time is refused if the launch, or the decision of its A/B test, \
+                 would not come before `not_after`; the audience is not counted again, so quiet hours and time zones may still \
+                 keep mail beyond it. While a launch is being worked on, the campaign is in `preflight`: 409 with `Retry-After`.",
             )
             .example(json!({"name": "Spring"}))
             .answer::<change::CampaignChanged>(200, "Changed")
@@ -116,7 +117,8 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "deleteCampaign",
                 "Delete a draft",
-                "A scheduled campaign is taken back to draft first. One that was launched stays: its mails refer to it.",
+                "Or a campaign that was cancelled before its launch began. A scheduled one is taken back to draft first. One \
+                 that was launched stays: its mails refer to it.",
             )
             .answer::<copy::CampaignDeleted>(200, "Deleted")
             .refuses(404, &["campaign_not_found"])
@@ -212,7 +214,7 @@ pub(crate) fn routes() -> Routes {
                 "Failed and expired sends go back into the queue, and the campaign is sending again. Tried again is \
                  what failed for `mailbox_full`, `block`, `content`, `policy`, `throttled`, `temporary`, `routing`, \
                  `unreachable`, `configuration` or `render`. Not an address that does not exist (`hard`) or is \
-                 switched off (`inactive`), and never what is `unknown`.",
+                 switched off (`inactive`), nor a contact that may not be mailed now, and never what is `unknown`.",
             )
             .answer::<retry::FailedSendsRetried>(200, "Back in the queue")
             .leads_to("campaign_id", &["getCampaign", "listCampaignSends"])
@@ -297,7 +299,7 @@ async fn list(ctx: &mut RequestContext, query: ListCampaigns) -> Result<ApiReply
 struct CampaignAnswer {
     campaign: Campaign,
     send_counts: SendCounts,
-    /// Of those that are queued: how many wait for which time.
+    /// Of those that are queued or deferred: how many wait for which time.
     waiting: Vec<TimedSends>,
 }
 

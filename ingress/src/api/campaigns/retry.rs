@@ -24,7 +24,7 @@ pub(super) struct FailedSendsRetried {
     campaign_id: Uuid,
     /// Will be attempted again.
     queued: i64,
-    /// Failed for good.
+    /// Failed for good, or may not be mailed now.
     skipped: i64,
 }
 

@@ -1,6 +1,6 @@
 //! A campaign and its variants, as they stand in Postgres and as callers see them.
 
-use chrono::{DateTime, NaiveDateTime, Utc};
+use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use ledger::{
     audience::{AudienceSelector, Split},
     frequency::Urgency,
@@ -88,7 +88,7 @@ pub(crate) struct AbTest {
     /// When the test's mail was out: the clock starts.
     tested_at: OptionalTime,
     decided_at: OptionalTime,
-    /// What the rest of the audience got, also where no variant was better: analytics then has no winner.
+    /// What the rest of the audience got, also where no variant was better: analytics then has no winner, nor has a test of all.
     #[schemars(extend("enum" = ledger::audience::VARIANT_NAMES))]
     winner: Option<String>,
     /// `highest_rate`; `tie`: the first of those that tied; `too_little_data`: the first variant, because one had sent fewer than 20
@@ -113,10 +113,8 @@ pub(super) const LOCAL_TIME_PATTERN: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{
 /// The format of [`LOCAL_TIME_PATTERN`], for chrono.
 pub(super) const LOCAL_TIME_FORMAT: &str = "%Y-%m-%dT%H:%M:%S";
 
-/// The length of a local time.
 pub(super) const LOCAL_TIME_LEN: usize = 19;
 
-/// Writes a local time.
 pub(super) fn as_local_time<S: Serializer>(at: &Option<NaiveDateTime>, serializer: S) -> Result<S::Ok, S::Error> {
     at.map(|at| at.format(LOCAL_TIME_FORMAT).to_string()).serialize(serializer)
 }
@@ -132,6 +130,18 @@ impl CampaignRow {
         let percent = self.ab_test.as_ref().and_then(|test| u8::try_from(test.test_percent).ok()).unwrap_or(100);
         let weights: Vec<u32> = self.variants.iter().filter_map(|variant| u32::try_from(variant.weight).ok()).collect();
         Split::new(percent, &weights)
+    }
+
+    /// How long after its test the remainder of the audience gets its mail. `None`: there is no remainder.
+    pub(crate) fn remainder_delay(&self) -> Option<TimeDelta> {
+        let test = self.ab_test.as_ref().filter(|test| test.test_percent < 100);
+        test.map(|test| TimeDelta::minutes(test.decide_after_minutes.into()))
+    }
+
+    /// When the remainder of the audience gets its mail, should the test begin at `start`. `None`: there is none, or it does not wait any more.
+    pub(crate) fn remainder_due(&self, start: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let test = self.ab_test.as_ref().filter(|test| test.decided_at.is_none())?;
+        Some(test.tested_at.unwrap_or(start) + self.remainder_delay()?)
     }
 }
 

@@ -56,11 +56,8 @@ impl ScheduleText {
         if row.ab_test.is_some() {
             return fault("not_allowed", "a campaign with an A/B test goes out at one time");
         }
-        // Years of four digits: sums of times stay far from their limits.
-        let local =
-            NaiveDateTime::parse_from_str(text, LOCAL_TIME_FORMAT).ok().filter(|_| text.len() == LOCAL_TIME_LEN);
-        let Some(local) = local else {
-            return fault("invalid", "must be a time without a zone, as 2026-03-01T09:00:00");
+        let Some(local) = local_time(text) else {
+            return fault("invalid", "must be an existing time without a zone, as 2026-03-01T09:00:00");
         };
         if last_anywhere(local) < now - PAST_MAX {
             return fault("in_the_past", "has passed in every time zone");
@@ -70,6 +67,13 @@ impl ScheduleText {
         }
         Ok(Schedule { due: Some(first_anywhere(local)).filter(|at| *at > now), local: Some(local) })
     }
+}
+
+/// Reads a time of the day. Years have four digits: sums of times stay far from their limits. A leap second is refused: it would be shown as
+/// it was given, and due as the second after it.
+fn local_time(text: &str) -> Option<NaiveDateTime> {
+    let is_taken = text.len() == LOCAL_TIME_LEN && !text.ends_with(":60");
+    NaiveDateTime::parse_from_str(text, LOCAL_TIME_FORMAT).ok().filter(|_| is_taken)
 }
 
 /// When to send: `None` is now. A time that has just passed is now, too.
@@ -104,31 +108,43 @@ pub(super) struct ContactTimes {
 }
 
 impl ContactTimes {
-    /// The contacts that get their mail later than others, by reason and time. `mailed`: how many there are, by what decides that. The gate
-    /// decides ([`decide_hold`]), about the moment at which the mail of each is due.
+    /// The contacts that get their mail later than others, by reason and time. `mailed`: how many there are, by what decides that.
     pub(super) fn waiting(
         &self,
         mailed: &BTreeMap<WaitFacts, i64>,
         schedule: &Schedule,
         now: DateTime<Utc>,
     ) -> Vec<WaitingContacts> {
-        let start = schedule.due.unwrap_or(now);
         let mut counts: BTreeMap<(DateTime<Utc>, &str), i64> = BTreeMap::new();
         for (facts, count) in mailed {
-            let own = zone_named(facts.timezone.as_deref());
-            let due = schedule.local.map_or(start, |local| due_in(local, own.unwrap_or(self.tenant_zone), start));
-            match self.hold(facts, own, due) {
-                Some(hold @ Hold::QuietHours { until }) => *counts.entry((until, hold.as_str())).or_default() += count,
-                _ if schedule.local.is_some() && due > now => *counts.entry((due, "time_zone")).or_default() += count,
-                Some(hold @ Hold::MoreUrgent { until }) => *counts.entry((until, hold.as_str())).or_default() += count,
-                // The mail of a campaign does not wait for a full cap.
-                Some(Hold::FrequencyCap) | None => {}
+            if let (until, Some(reason)) = self.leaves(facts, schedule, now) {
+                *counts.entry((until, reason)).or_default() += count;
             }
         }
         counts
             .into_iter()
             .map(|((until, reason), count)| WaitingContacts { reason, until: until.into(), count })
             .collect()
+    }
+
+    /// When the mail of a contact may leave, and what it waits for until then. The gate decides ([`decide_hold`]), about the moment at which
+    /// the mail is due.
+    pub(super) fn leaves(
+        &self,
+        facts: &WaitFacts,
+        schedule: &Schedule,
+        now: DateTime<Utc>,
+    ) -> (DateTime<Utc>, Option<&'static str>) {
+        let start = schedule.due.unwrap_or(now);
+        let own = zone_named(facts.timezone.as_deref());
+        let due = schedule.local.map_or(start, |local| due_in(local, own.unwrap_or(self.tenant_zone), start));
+        match self.hold(facts, own, due) {
+            Some(hold @ Hold::QuietHours { until }) => (until, Some(hold.as_str())),
+            _ if schedule.local.is_some() && due > now => (due, Some("time_zone")),
+            Some(hold @ Hold::MoreUrgent { until }) => (until, Some(hold.as_str())),
+            // The mail of a campaign does not wait for a full cap.
+            Some(Hold::FrequencyCap) | None => (due, None),
+        }
     }
 
     fn hold(&self, facts: &WaitFacts, own: Option<Tz>, due: DateTime<Utc>) -> Option<Hold> {
@@ -156,6 +172,7 @@ mod tests {
     #[case::too_far(Some("2027-03-03T12:00:00Z"), Err("too_far_ahead"))]
     #[case::no_zone(Some("2026-03-01T12:30:00"), Err("invalid"))]
     #[case::no_time(Some("tomorrow"), Err("invalid"))]
+    #[case::leap_second(Some("2026-03-01T12:30:60Z"), Err("invalid"))]
     fn a_launch_is_scheduled_within_a_year(#[case] text: Option<&str>, #[case] expected: Result<Option<&str>, &str>) {
         let now = "2026-03-01T12:00:00Z".parse().unwrap();
         let found = due_at(text, now);
@@ -163,12 +180,22 @@ mod tests {
         assert_eq!(found.map_err(|error| error.fields[0].code.to_string()), expected.map_err(str::to_owned));
     }
 
+    #[rstest]
+    #[case::a_time("2026-11-30T18:10:59", true)]
+    #[case::leap_second("2026-11-30T18:10:60", false)]
+    #[case::no_such_day("2026-02-29T18:10:00", false)]
+    #[case::five_digits("12026-11-30T18:10:00", false)]
+    #[case::in_a_zone("2026-11-30T18:10:00Z", false)]
+    fn a_time_of_the_day_is_one_of_the_calendar(#[case] text: &str, #[case] is_one: bool) {
+        assert_eq!(local_time(text).is_some(), is_one);
+    }
+
     const NEW_YORK: Option<&str> = Some("America/New_York");
     const TOKYO: Option<&str> = Some("Asia/Tokyo");
 
     /// What decides how long mail waits to a contact of this zone, with so much room and so many mails before it.
     fn facts(zone: Option<&str>, cap_left: Option<i64>, more_urgent: i64) -> WaitFacts {
-        WaitFacts { timezone: zone.map(str::to_owned), cap_left, more_urgent }
+        WaitFacts { part: 0, timezone: zone.map(str::to_owned), cap_left, more_urgent }
     }
 
     fn until(reason: &'static str, at: &str, count: i64) -> WaitingContacts {

@@ -145,7 +145,6 @@ async fn write_variants(db: &mut PgConnection, tenant: Uuid, campaign: Uuid, rul
     Ok(())
 }
 
-/// The contents of a campaign and of its variants.
 pub(crate) fn contents_of(row: &CampaignRow) -> Vec<Uuid> {
     row.variants.iter().map(|variant| variant.content_id).chain([row.content_id]).collect()
 }
@@ -196,7 +195,6 @@ pub(crate) async fn set_variant_content(
     .map(drop)
 }
 
-/// One campaign.
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<CampaignRow>> {
     Ok(list(db, tenant, Some(id), None, &ListPage::ONE).await?.pop())
 }
@@ -223,29 +221,31 @@ pub(crate) async fn list(
     .await
 }
 
-/// The tenant's time zone.
 pub(crate) async fn tenant_zone(db: &mut PgConnection, tenant: Uuid) -> sqlx::Result<Tz> {
     let name = sqlx::query_scalar!("select timezone from tenants where id = $1", tenant).fetch_one(db).await?;
     Ok(schemas::delay::zone(None, &name))
 }
 
-/// Sends that wait for their time.
+/// Sends that wait for their time, or for their next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(transform = types::counts)]
 pub(crate) struct TimedSends {
-    /// At the earliest: where it is quiet in several time zones, some of them wait longer.
+    /// At the earliest: where it is quiet in several time zones, or some are put off for other reasons, some of them wait longer.
     pub(crate) until: Time,
     pub(crate) count: i64,
 }
 
-/// How many sends of a campaign wait for which time. A batch that is put off as a whole counts under the earliest time of its sends, which
-/// have none of their own. Served by `batches_by_campaign`.
+/// How many sends of a campaign wait for which time. A batch counts under the earliest time of its sends, of which a batch that is put off as
+/// a whole keeps no other; next attempts by the minute, rounded up: none is in the past. Served by `batches_by_campaign`: sends are not read.
 pub(crate) async fn timed(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Vec<TimedSends>> {
     sqlx::query_as!(
         TimedSends,
-        r#"select announce_after as "until!", sum(queued) as "count!" from batches
-           where tenant_id = $1 and campaign_id = $2 and state = 'timed'
-           group by announce_after order by announce_after"#,
+        r#"select case state when 'timed' then announce_after
+                       else date_trunc('minute', announce_after + interval '59.999999 seconds') end as "until!",
+                  sum(queued + deferred) as "count!"
+           from batches
+           where tenant_id = $1 and campaign_id = $2 and (state = 'timed' or state = 'resting' and announce_after > now())
+           group by 1 order by 1"#,
         tenant,
         id
     )
@@ -345,7 +345,7 @@ pub(crate) async fn reschedule(
     .map(drop)
 }
 
-/// Puts a scheduled campaign back to draft: its launch is withdrawn, if it still waits and was not rejected, and the audience that was
+/// Puts a campaign whose launch has not begun back to draft: its launch is withdrawn, if it still waits and was not rejected, and the audience that was
 /// written down for it is removed. Campaign and request are held.
 pub(crate) async fn back_to_draft(
     db: &mut PgConnection,

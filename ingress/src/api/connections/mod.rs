@@ -138,7 +138,6 @@ async fn create(ctx: &mut RequestContext, body: CreateConnection) -> Result<ApiR
     ApiReply::created(&ConnectionCreated { connection_id: id })
 }
 
-/// Seals a secret for the tenant.
 fn seal(ctx: &RequestContext, secret: &SecretString) -> Result<Vec<u8>, ApiError> {
     let secret = secret.expose_secret().as_bytes();
     ctx.ingress.vault.seal(ctx.tenant, PROVIDER_PURPOSE, secret).map_err(|error| ApiError::unexpected(&error))

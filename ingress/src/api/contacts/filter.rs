@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use crate::{api::exports::WRITING_MAX, pipeline::ListPage};
 
-/// Which contacts.
 #[derive(Debug, Default)]
 pub(super) struct ContactFilter {
     pub(super) address: Option<String>,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
-    api::fields::definitions::FieldType,
+    api::{audiences::held::canonical_name, fields::definitions::FieldType},
     pipeline::{
         Faults, GivenTime, Patch,
         error::ApiError,
@@ -273,9 +273,9 @@ pub(crate) struct WantedContact {
     pub columns: Map<String, Value>,
     /// Merged into the contact's; null deletes a key.
     pub fields: Map<String, Value>,
-    /// Ids or names.
+    /// Ids, or names as they are stored.
     pub tags: Vec<String>,
-    /// Ids or names.
+    /// Likewise.
     pub lists: Vec<String>,
     pub marketing_status: Option<MarketingStatus>,
     /// Whether consent that is pending is to be confirmed by the link in a mail.
@@ -313,8 +313,8 @@ impl CreateContact {
             on_existing: self.on_existing,
             columns,
             fields: self.fields,
-            tags: self.tags,
-            lists: self.lists,
+            tags: self.tags.iter().map(|name| canonical_name(name)).collect(),
+            lists: self.lists.iter().map(|name| canonical_name(name)).collect(),
             marketing_status: self.marketing_status,
             require_verification: self.require_verification,
             consent: self.consent,

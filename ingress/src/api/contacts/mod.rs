@@ -124,7 +124,8 @@ pub(crate) fn routes() -> Routes {
                 "Merge another contact into this one",
                 "Memberships, facts, enrollments, and values that this contact lacks come here; the stricter consent \
                  and what suppresses the other one hold here. The other id leads to this contact from then on. Mail \
-                 of campaigns and sequences that waits for the other one is withheld.",
+                 of campaigns and sequences that waits for the other one is sent to this contact, unless it has its \
+                 own: it is in the campaign's audience, or is or was in the sequence itself.",
             )
             .example(json!({"contact_id": ID}))
             .single::<ContactView>("The contact that is left"),

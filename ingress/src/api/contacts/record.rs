@@ -153,7 +153,6 @@ impl ContactView {
     }
 }
 
-/// One contact.
 pub(super) async fn one(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Result<ContactView, ApiError> {
     records(db, tenant, &[id]).await?.into_iter().next().ok_or_else(|| ApiError::not_found("contact"))
 }

@@ -156,8 +156,8 @@ async fn create(db: &mut PgConnection, tenant: Uuid, rows: &[&Value]) -> sqlx::R
 
 /// The lists and tags that contacts name.
 fn named(wanted: &WantedContact) -> impl Iterator<Item = (AudienceKind, &str)> {
-    let lists = wanted.lists.iter().map(|name| (AudienceKind::List, name.trim()));
-    lists.chain(wanted.tags.iter().map(|name| (AudienceKind::Tag, name.trim())))
+    let lists = wanted.lists.iter().map(|name| (AudienceKind::List, name.as_str()));
+    lists.chain(wanted.tags.iter().map(|name| (AudienceKind::Tag, name.as_str())))
 }
 
 /// Refuses contacts that name a list or tag by an id which the tenant does not have.

@@ -46,7 +46,6 @@ pub(super) struct EnrollContact {
     phone: Option<String>,
 }
 
-/// An enrollment to be.
 #[derive(Debug)]
 pub(super) struct NewEnrollment {
     sequence_id: Uuid,

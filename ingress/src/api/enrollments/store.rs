@@ -61,7 +61,6 @@ pub(super) struct EnrollmentFilter {
     pub(super) status: Option<EnrollmentStatus>,
 }
 
-/// One enrollment.
 pub(crate) async fn get(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<Option<EnrollmentRow>> {
     let filter = EnrollmentFilter { id: Some(id), ..EnrollmentFilter::default() };
     Ok(list(db, tenant, filter, &ListPage::ONE).await?.pop())

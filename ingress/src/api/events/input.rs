@@ -66,7 +66,6 @@ one_or_many! {
     }
 }
 
-/// An event to be.
 #[derive(Debug)]
 pub(super) struct NewProductEvent {
     pub(super) name: String,
@@ -146,7 +145,6 @@ pub(crate) struct ProductEventTerms {
 }
 
 impl ProductEventTerms {
-    /// Checks the name and the properties.
     pub(crate) fn check(&self, path: &str, faults: &mut Faults) {
         check_name(&format!("{path}.event"), &self.event, faults);
         let at = format!("{path}.properties");

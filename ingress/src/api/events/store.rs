@@ -1,7 +1,7 @@
 //! Rows of `product_events`, and what an event sets going: occurrences of triggers, and checks of enrollments it may end.
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
+use runtime::column;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -47,12 +47,6 @@ pub(super) async fn record(
 
 /// Inserts events; answers the ids of those that were not recorded before.
 async fn insert(db: &mut PgConnection, tenant: Uuid, product: &str, rows: &[NewRow<'_>]) -> sqlx::Result<Vec<Uuid>> {
-    let ids: Vec<Uuid> = rows.iter().map(|(id, ..)| *id).collect();
-    let contacts: Vec<Uuid> = rows.iter().map(|(_, contact, _)| *contact).collect();
-    let names: Vec<&str> = rows.iter().map(|(.., event)| event.name.as_str()).collect();
-    let sources: Vec<Option<&str>> = rows.iter().map(|(.., event)| event.source_event_id.as_deref()).collect();
-    let properties: Vec<Value> = rows.iter().map(|(.., event)| event.properties.clone()).collect();
-    let times: Vec<Option<DateTime<Utc>>> = rows.iter().map(|(.., event)| event.occurred_at).collect();
     sqlx::query_scalar!(
         "insert into product_events (tenant_id, id, product, contact_id, name, event_id, properties, occurred_at)
          select $1, w.id, $2, w.contact_id, w.name, w.event_id, w.properties, coalesce(w.occurred_at, now())
@@ -64,12 +58,12 @@ async fn insert(db: &mut PgConnection, tenant: Uuid, product: &str, rows: &[NewR
          returning id",
         tenant,
         product,
-        &ids,
-        &contacts,
-        &names as &[&str],
-        &sources as &[Option<&str>],
-        &properties,
-        &times as &[Option<DateTime<Utc>>],
+        &column(rows, |(id, ..)| *id),
+        &column(rows, |(_, contact, _)| *contact),
+        &column(rows, |(.., event)| event.name.as_str()) as &[&str],
+        &column(rows, |(.., event)| event.source_event_id.as_deref()) as &[Option<&str>],
+        &column(rows, |(.., event)| event.properties.clone()),
+        &column(rows, |(.., event)| event.occurred_at) as &[Option<DateTime<Utc>>],
     )
     .fetch_all(db)
     .await

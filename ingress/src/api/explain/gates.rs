@@ -39,7 +39,7 @@ pub(super) const GATES: [&str; 17] = [
     "sequence",
 ];
 
-/// What a gate decides now.
+/// What a gate decides: now, or for a later time when the mail is due then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "GateDecision")]
@@ -131,7 +131,7 @@ pub(super) fn trigger(row: &OccurrenceRow, enrollment: Option<&EnrollmentRow>) -
     Gate { at: Some(row.noted_at).into(), ..Gate::new("trigger", decision, detail) }
 }
 
-/// Whether the contact is on its way through a sequence: its newest enrollment says so.
+/// Whether the contact is on its way through a sequence: its newest enrollment says so, and since when.
 pub(super) fn enrollment(row: Option<&EnrollmentRow>) -> Gate {
     let Some(row) = row else { return Gate::new("audience", Decision::Stop, "is_not_enrolled") };
     let (decision, detail) = match (row.status, row.exit_reason) {
@@ -142,7 +142,7 @@ pub(super) fn enrollment(row: Option<&EnrollmentRow>) -> Gate {
             (Decision::Stop, reason.map_or_else(|| row.status.to_string(), |reason| format!("{}_{reason}", row.status)))
         }
     };
-    Gate::new("audience", decision, detail).row("enrollment", row.id, row.ended_at.or(*row.next_action_at))
+    Gate::new("audience", decision, detail).row("enrollment", row.id, row.ended_at.or(Some(*row.created_at)))
 }
 
 /// Whether a sequence is active.
@@ -209,10 +209,13 @@ fn number_left(left: i64, none: &str) -> String {
     if left == 0 { none.to_owned() } else { left.to_string() }
 }
 
-/// Whether the frequency cap, if the mail has one, leaves room for it: a campaign skips a contact without room, a sequence waits for it. Both
-/// wait while running campaigns owe the contact so many mails that are more urgent.
-pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent: i64) -> Gate {
+/// Whether the frequency cap, if the mail has one, leaves room for it when it is due: a campaign skips a contact without room, a sequence
+/// waits for it. Both wait while running campaigns owe the contact so many mails that are more urgent.
+pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent: i64, due_at: DateTime<Utc>) -> Gate {
     let Some(usage) = usage else { return Gate::new("frequency", Decision::Pass, "unlimited") };
+    if usage.opens_at.is_some_and(|at| at <= due_at) {
+        return Gate { at: usage.opens_at.into(), ..Gate::new("frequency", Decision::Pass, "opens_before_it_is_due") };
+    }
     let left = usage.left();
     if is_spoken_for(Some(left), more_urgent) {
         return Gate::new("frequency", Decision::Wait, "spoken_for");
@@ -224,10 +227,10 @@ pub(super) fn frequency(usage: Option<&CapUsage>, kind: MessageKind, more_urgent
     Gate { at: usage.opens_at.into(), ..Gate::new("frequency", decision, number_left(left, "cap_is_reached")) }
 }
 
-/// Whether it is quiet where the contact is: the mail then waits until it is not.
-pub(super) fn quiet_hours(rule: Option<(QuietRule, bool)>, timezone: Option<&str>, now: DateTime<Utc>) -> Gate {
+/// Whether it is quiet where the contact is when the mail is due: it then waits until it is not.
+pub(super) fn quiet_hours(rule: Option<(QuietRule, bool)>, timezone: Option<&str>, due_at: DateTime<Utc>) -> Gate {
     let Some((rule, by_contact)) = rule else { return Gate::new("quiet_hours", Decision::Pass, "none") };
-    match rule.until(zone_named(timezone.filter(|_| by_contact)), now) {
+    match rule.until(zone_named(timezone.filter(|_| by_contact)), due_at) {
         Some(until) => Gate { at: Some(until).into(), ..Gate::new("quiet_hours", Decision::Wait, "quiet") },
         None => Gate::new("quiet_hours", Decision::Pass, "open"),
     }
@@ -260,43 +263,47 @@ pub(super) fn quota(left: &QuotaRemaining, kind: MessageKind) -> Gate {
     Gate { at: Some(left.resets_at).into(), ..Gate::new("quota", stop_if(stops), detail) }
 }
 
-/// Whether the sender's domain is being warmed up, and today's cap is reached: a campaign's mail then waits for the next day.
-pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>) -> Gate {
+/// Whether the sender's domain is being warmed up, and today's cap is reached: a campaign's mail of today then waits for the next day.
+pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>, due_at: DateTime<Utc>) -> Gate {
     let tomorrow = |state: &WarmupState| {
         state.today.checked_add_days(Days::new(1)).map(|day| day.and_time(NaiveTime::MIN).and_utc())
     };
     let (decision, detail, at) = match state.map(|state| (state, state.remaining())) {
-        Some((state, Some(0))) => (Decision::Wait, "day_is_full".to_owned(), tomorrow(state)),
+        Some((state, Some(0))) if tomorrow(state).is_none_or(|at| due_at < at) => {
+            (Decision::Wait, "day_is_full".to_owned(), tomorrow(state))
+        }
         Some((state, Some(left))) => (Decision::Pass, left.to_string(), tomorrow(state)),
         Some((_, None)) | None => (Decision::Pass, "none".to_owned(), None),
     };
     Gate::new("warmup", decision, detail).row("domain", domain, at)
 }
 
-/// Whether the mail waits with its batch, for its time or for the winner of an A/B test, or is put off: because its receiver is slowed down,
-/// its domain is warmed up, the frequency cap left no room, or it was quiet.
+/// Whether the mail waits with its batch, for its time or for the winner of an A/B test, or is put off, for whatever reason.
 pub(super) fn pace(send: Option<&SendRow>, batch: Option<HeldBatch>, is_slowed: bool) -> Gate {
     if let Some(HeldBatch { is_remainder, until }) = batch {
         let detail = if is_remainder { "held_for_winner" } else { "timed" };
         return Gate { at: until.into(), ..Gate::new("pace", Decision::Wait, detail) };
     }
-    let waiting = send.filter(|send| send.state == SendState::Deferred);
-    match waiting.and_then(|send| Some((send, send.failure_reason.as_deref()?))) {
-        Some((send, reason @ ("paced" | "warmup" | "frequency_cap" | "quiet_hours"))) => {
+    match send.filter(|send| send.state == SendState::Deferred) {
+        Some(send) => {
+            let reason = send.failure_reason.as_deref().unwrap_or(SendState::Deferred.as_str());
             Gate { at: send.next_attempt_at, ..Gate::new("pace", Decision::Wait, reason) }
         }
-        _ => Gate::new("pace", Decision::Pass, if is_slowed { "slowed" } else { "free" }),
+        None => Gate::new("pace", Decision::Pass, if is_slowed { "slowed" } else { "free" }),
     }
 }
 
-/// Whether the campaign's window is open.
-pub(super) fn window(row: &CampaignRow) -> Gate {
-    let is_over = row.not_after.is_some_and(|at| at <= Utc::now());
+/// Whether the campaign's window is open, and still is when the mail is due and has waited for what these gates wait for.
+pub(super) fn window(row: &CampaignRow, due_at: DateTime<Utc>, gates: &[Gate]) -> Gate {
     // A draft has not decided yet; from the launch on `closes_at` counts, which a resumption may have lifted.
-    let counts = row.status == CampaignStatus::Draft || row.closes_at.is_some();
-    let (decision, detail) = match (is_over && counts, row.on_miss) {
-        (true, OnMiss::Skip) => (Decision::Stop, "window_missed"),
-        (true, OnMiss::Hold) => (Decision::Wait, "window_missed"),
+    let closes_at = if row.status == CampaignStatus::Draft { *row.not_after } else { row.closes_at };
+    let waits = gates.iter().filter(|gate| gate.decision == Decision::Wait).filter_map(|gate| *gate.at);
+    let leaves_at = waits.fold(due_at, Ord::max);
+    let is_closed_by = |time: DateTime<Utc>| closes_at.is_some_and(|at| at <= time);
+    let missed = if is_closed_by(Utc::now()) { "window_missed" } else { "closes_before_the_mail_leaves" };
+    let (decision, detail) = match (is_closed_by(leaves_at), row.on_miss) {
+        (true, OnMiss::Skip) => (Decision::Stop, missed),
+        (true, OnMiss::Hold) => (Decision::Wait, missed),
         (true, OnMiss::Send) => (Decision::Pass, "late"),
         (false, _) => (Decision::Pass, "open"),
     };
@@ -315,7 +322,10 @@ pub(super) fn campaign(row: &CampaignRow) -> Gate {
         }
         CampaignStatus::Sending | CampaignStatus::Sent => (Decision::Pass, row.status.to_string()),
     };
-    Gate::new("campaign", decision, detail).row("campaign", row.id, row.scheduled_for.or(*row.launched_at))
+    // A cancel and a pause are its newest change; its own time says nothing of them.
+    let is_stopped = row.status == CampaignStatus::Cancelled || row.paused;
+    let at = if is_stopped { Some(*row.updated_at) } else { row.scheduled_for.or(*row.launched_at) };
+    Gate::new("campaign", decision, detail).row("campaign", row.id, at)
 }
 
 /// Whether a one-off message or a transactional mail is due, and neither cancelled nor rejected.
@@ -379,9 +389,9 @@ mod tests {
         #[case] detail: &str,
     ) {
         let usage = CapUsage { messages: 2, used, opens_at: None };
-        let gate = frequency(Some(&usage), kind, more_urgent);
+        let gate = frequency(Some(&usage), kind, more_urgent, Utc::now());
         assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
-        assert_eq!(frequency(None, kind, more_urgent).decision, Decision::Pass);
+        assert_eq!(frequency(None, kind, more_urgent, Utc::now()).decision, Decision::Pass);
     }
 
     #[rstest]
@@ -431,9 +441,30 @@ mod tests {
             used,
             today: Utc::now().date_naive(),
         };
-        let gate = warmup(Uuid::nil(), Some(&state));
+        let gate = warmup(Uuid::nil(), Some(&state), Utc::now());
         assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
         assert!(gate.at.is_some_and(|at| at > Utc::now()));
-        assert_eq!(warmup(Uuid::nil(), None).decision, Decision::Pass);
+        assert_eq!(warmup(Uuid::nil(), None, Utc::now()).decision, Decision::Pass);
+    }
+
+    #[test]
+    fn later_mail_does_not_wait_for_what_is_over_by_then() {
+        let now = Utc::now();
+        let usage = CapUsage { messages: 1, used: 1, opens_at: Some(now + Days::new(1)) };
+        let state = WarmupState {
+            tenant_id: Uuid::nil(),
+            domain_id: Uuid::nil(),
+            is_on: true,
+            caps: Some(vec![10]),
+            days_before: 0,
+            used: 10,
+            today: now.date_naive(),
+        };
+        let decided = |due_at| {
+            let capped = frequency(Some(&usage), MessageKind::Campaign, 0, due_at);
+            (capped.decision, warmup(Uuid::nil(), Some(&state), due_at).decision)
+        };
+        assert_eq!(decided(now), (Decision::Stop, Decision::Wait));
+        assert_eq!(decided(now + Days::new(2)), (Decision::Pass, Decision::Pass));
     }
 }

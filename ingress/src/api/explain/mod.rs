@@ -6,7 +6,8 @@ mod store;
 
 use chrono::{DateTime, Utc};
 use ledger::frequency::{CappedMail, OwedMail, Urgency};
-use ledger::gate::is_capped;
+use ledger::gate::{is_capped, zone_named};
+use ledger::local_time::due_in;
 use ledger::quota::QuotaDefaults;
 use schemars::JsonSchema;
 use schemas::{Address, Classification, MessageKind, SendId, SendState, receiver::Receiver};
@@ -39,9 +40,10 @@ pub(crate) fn routes() -> Routes {
         Doc::new(
             "explain",
             "Explain why a contact is mailed or not",
-            "Every gate in order with its current decision, the deciding row and its time; then the send, if \
-                 there is one. For a campaign that is not launched yet: what would happen. For a sequence: what \
-                 became of the newest occurrence of its trigger, the newest enrollment, and its newest mail.",
+            "Every gate in order with its decision, now or about the time when the mail is due, the deciding row and \
+                 its time; then the send, if there is one. For a campaign that is not launched yet: what would happen. \
+                 For a sequence: what became of the newest occurrence of its trigger, the newest enrollment, and its \
+                 newest mail.",
         )
         .answer::<ExplainAnswer>(200, "The explanation")
         .refuses(
@@ -104,7 +106,7 @@ pub struct Explanation {
     about: ExplainedMail,
     email: String,
     contact_id: Option<Uuid>,
-    /// What would happen now: the first gate that stops, or else waits.
+    /// What would happen now, or at the time when the mail is due: the first gate that stops, or else waits.
     #[serde(rename = "verdict")]
     decision: Decision,
     #[schemars(extend("enum" = GATES))]
@@ -187,6 +189,15 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
         (Some(contact), Some(month)) => stored_sends::to_contact(explainer.db, tenant, month, id, contact.id).await?,
         _ => None,
     };
+    let part = match &contact {
+        Some(contact) if !row.variants.is_empty() => {
+            Some(store::part(explainer.db, id, contact.id, row.split().thresholds()).await?)
+        }
+        _ => None,
+    };
+    let variant = part.and_then(|part| row.split().variant_name(part));
+    let is_remainder = part.is_some() && variant.is_none();
+    let due_at = due_at(explainer, &row, contact.as_ref(), is_remainder).await?;
     let mut gates = Vec::new();
     match &contact {
         None => gates.push(gates::no_contact()),
@@ -195,22 +206,37 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
             gates.push(gates::audience(&row, is_member, month.is_some()));
             let mail = (MessageKind::Campaign, row.classification, Urgency::from_column(Some(&row.urgency)));
             let left_topic = ledger::gate::left_topic(explainer.db, tenant, id, contact.id).await?;
-            gates.extend(recipient_gates(explainer, contact, left_topic, address, mail).await?);
+            gates.extend(recipient_gates(explainer, contact, left_topic, address, mail, due_at).await?);
         }
     }
     let sender = row.sender_profile_id;
-    gates.extend(sender_gates(explainer, sender, MessageKind::Campaign, address, send.as_ref()).await?);
-    gates.push(gates::window(&row));
+    gates.extend(sender_gates(explainer, sender, MessageKind::Campaign, address, send.as_ref(), due_at).await?);
+    gates.push(gates::window(&row, due_at, &gates));
     gates.push(gates::campaign(&row));
-    let variant = match &contact {
-        Some(contact) if !row.variants.is_empty() => {
-            let part = store::part(explainer.db, id, contact.id, row.split().thresholds()).await?;
-            send.as_ref().and_then(|send| send.variant.clone()).or(row.split().variant_name(part).map(str::to_owned))
-        }
-        _ => None,
-    };
+    let variant = part.and_then(|_| send.as_ref()?.variant.clone()).or(variant.map(str::to_owned));
     let about = ExplainedMail { kind: "campaign", id };
     Ok(Explanation { variant, ..explanation(explainer, about, address, contact.as_ref(), gates, send).await? })
+}
+
+/// When the mail of a campaign is due where the contact is, from now on. The remainder of a test waits for its decision.
+async fn due_at(
+    explainer: &mut Explainer<'_>,
+    row: &CampaignRow,
+    contact: Option<&store::ContactRow>,
+    is_remainder: bool,
+) -> sqlx::Result<DateTime<Utc>> {
+    let now = Utc::now();
+    let start = row.launched_at.or(*row.scheduled_for).unwrap_or(now);
+    let decided = row.remainder_due(start).filter(|_| is_remainder);
+    if let Some(decided) = decided {
+        return Ok(decided.max(now));
+    }
+    let Some(local) = row.scheduled_for_local else { return Ok(start.max(now)) };
+    let zone = match zone_named(contact.and_then(|contact| contact.timezone.as_deref())) {
+        Some(zone) => zone,
+        None => campaigns::tenant_zone(explainer.db, explainer.tenant).await?,
+    };
+    Ok(due_in(local, zone, start).max(now))
 }
 
 async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
@@ -230,11 +256,12 @@ async fn message(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> 
         None => gates::no_contact(),
         Some(_) => gates::recipient(id, send_id.is_some(), message.created_at),
     }];
+    let due_at = message.due_at.max(Utc::now());
     if let Some(contact) = &contact {
         let mail = (kind, message.classification, Urgency::Normal);
-        gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
+        gates.extend(recipient_gates(explainer, contact, None, address, mail, due_at).await?);
     }
-    gates.extend(sender_gates(explainer, message.sender_id, kind, address, send.as_ref()).await?);
+    gates.extend(sender_gates(explainer, message.sender_id, kind, address, send.as_ref(), due_at).await?);
     gates.push(gates::message("message", id, message.due_at, message.rejected.as_deref(), Utc::now()));
     explanation(explainer, ExplainedMail { kind: "message", id }, address, contact.as_ref(), gates, send).await
 }
@@ -244,28 +271,29 @@ async fn transactional(explainer: &mut Explainer<'_>, id: Uuid, address: &Addres
     let tenant = explainer.tenant;
     let send = sends::find_send(explainer.db, tenant, id).await?;
     let (kind, classification) = (send.row.message_kind, send.email_type);
+    let (scheduled_at, now) = (send.scheduled_at.unwrap_or(*send.row.created_at), Utc::now());
+    let due_at = scheduled_at.max(now);
     let contact = store::contact(explainer.db, tenant, address.as_str()).await?;
     let mut gates = match &contact {
         Some(contact) => {
             let mail = (kind, classification, Urgency::Normal);
-            recipient_gates(explainer, contact, None, address, mail).await?
+            recipient_gates(explainer, contact, None, address, mail, due_at).await?
         }
         None => {
-            let suppressions = store::suppressions(explainer.db, tenant, address.as_str()).await?;
+            let suppressions = store::suppressions(explainer.db, tenant, address.as_str(), due_at).await?;
             let by_name = store::is_suppressed_by_name(explainer.db, tenant, address.as_str()).await?;
             gates::suppressions(&suppressions, by_name, classification)
         }
     };
     if let Some(sender) = send.sender_id {
-        gates.extend(sender_gates(explainer, sender, kind, address, Some(&send.row)).await?);
+        gates.extend(sender_gates(explainer, sender, kind, address, Some(&send.row), due_at).await?);
     }
     let rejected = match send.row.state {
         SendState::Cancelled => Some("cancelled"),
         SendState::Failed => send.row.failure_reason.as_deref(),
         _ => None,
     };
-    let due_at = send.scheduled_at.unwrap_or(*send.row.created_at);
-    gates.push(gates::message("send", id, due_at, rejected, Utc::now()));
+    gates.push(gates::message("send", id, scheduled_at, rejected, now));
     let about = ExplainedMail { kind: "send", id };
     // The command shows the send itself.
     explanation(explainer, about, address, contact.as_ref(), gates, None).await
@@ -275,6 +303,7 @@ async fn transactional(explainer: &mut Explainer<'_>, id: Uuid, address: &Addres
 async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = explainer.tenant;
     let row = sequences::get(explainer.db, tenant, id).await?;
+    let now = Utc::now();
     let contact = store::contact(explainer.db, tenant, address.as_str()).await?;
     let newest = match &contact {
         Some(contact) => enrollments::newest(explainer.db, tenant, id, contact.id).await?,
@@ -299,11 +328,11 @@ async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
             gates.extend(newest.as_ref().map(|newest| gates::trigger(newest, enrollment.as_ref())));
             gates.push(gates::enrollment(enrollment.as_ref()));
             let mail = (MessageKind::Sequence, Classification::Marketing, Urgency::SEQUENCE);
-            gates.extend(recipient_gates(explainer, contact, None, address, mail).await?);
+            gates.extend(recipient_gates(explainer, contact, None, address, mail, now).await?);
         }
     }
     if let Some(sender) = row.sender_profile_id {
-        gates.extend(sender_gates(explainer, sender, MessageKind::Sequence, address, send.as_ref()).await?);
+        gates.extend(sender_gates(explainer, sender, MessageKind::Sequence, address, send.as_ref(), now).await?);
     }
     gates.push(gates::sequence(&row));
     explanation(explainer, ExplainedMail { kind: "sequence", id }, address, contact.as_ref(), gates, send).await
@@ -327,16 +356,17 @@ async fn is_member(
     Ok(found.map_err(sqlx::Error::from)?)
 }
 
-/// The gates of a recipient.
+/// The gates of a recipient, about the time when the mail is due.
 async fn recipient_gates(
     explainer: &mut Explainer<'_>,
     contact: &store::ContactRow,
     left_topic: Option<(Uuid, DateTime<Utc>)>,
     address: &Address,
     (kind, classification, urgency): (MessageKind, Classification, Urgency),
+    due_at: DateTime<Utc>,
 ) -> Result<Vec<Gate>, ApiError> {
     let tenant = explainer.tenant;
-    let suppressions = store::suppressions(explainer.db, tenant, address.as_str()).await?;
+    let suppressions = store::suppressions(explainer.db, tenant, address.as_str(), due_at).await?;
     let mut gates = vec![gates::contact(contact, kind, classification)];
     gates.extend(gates::suppressions(&suppressions, contact.suppressed_by_name, classification));
     gates.push(gates::consent(contact, left_topic, kind, classification));
@@ -349,28 +379,29 @@ async fn recipient_gates(
         cap_left: Some(usage.left()),
     });
     let owed = OwedMail::load(explainer.db, mail).await?;
-    gates.push(gates::frequency(usage.as_ref(), kind, owed.more_urgent(contact.id, urgency)));
+    gates.push(gates::frequency(usage.as_ref(), kind, owed.more_urgent(contact.id, urgency), due_at));
     let rule = ledger::gate::load_rule(explainer.db, tenant, (kind, classification)).await?;
-    gates.push(gates::quiet_hours(rule, contact.timezone.as_deref(), Utc::now()));
+    gates.push(gates::quiet_hours(rule, contact.timezone.as_deref(), due_at));
     Ok(gates)
 }
 
-/// The gates of a sender, and of what its domain sends to the receiver of an address.
+/// The gates of a sender, and of what its domain sends to the receiver of an address, about the time when the mail is due.
 async fn sender_gates(
     explainer: &mut Explainer<'_>,
     sender: Uuid,
     kind: MessageKind,
     address: &Address,
     send: Option<&SendRow>,
+    due_at: DateTime<Utc>,
 ) -> Result<Vec<Gate>, ApiError> {
     let (tenant, defaults) = (explainer.tenant, explainer.quota);
     let row = store::sender(explainer.db, tenant, sender).await?;
-    let left = ledger::quota::remaining_quota(explainer.db, tenant, &defaults).await?;
+    let left = ledger::quota::quota_usage(explainer.db, tenant, &defaults).await?.left_at(due_at);
     let mut gates =
         vec![gates::tenant(tenant, &row), gates::sender(sender, &row), gates::domain(&row), gates::quota(&left, kind)];
     if kind == MessageKind::Campaign {
         let warmup = ledger::warmup::load_state(explainer.db, tenant, row.domain_id).await?;
-        gates.push(gates::warmup(row.domain_id, warmup.as_ref()));
+        gates.push(gates::warmup(row.domain_id, warmup.as_ref(), due_at));
     }
     let receiver = Receiver::of(address.domain());
     let is_slowed = store::is_slowed(explainer.db, tenant, &row.domain, &receiver.name).await?;

@@ -147,6 +147,10 @@ exported! {
         campaign_id: Option<Uuid>,
         sequence_id: Option<Uuid>,
         enrollment_id: Option<Uuid>,
+        step_id: Option<Uuid>,
+        /// Of an A/B test; null while it waits for the winner.
+        variant: Option<String>,
+        template_id: Option<Uuid>,
         /// Of mail that a request asked for: shared by its copies.
         request_id: Option<Uuid>,
         contact_id: Uuid,
@@ -170,14 +174,20 @@ exported! {
         unsubscribed_at: OptionalTime,
     }
     r#"select s.id as send_id, b.kind as "message_kind?", s.campaign_id, q.sequence_id as "sequence_id?", q.enrollment_id as "enrollment_id?",
+              q.step_id as "step_id?", b.variant as "variant?", coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
               s.request_id, s.contact_id, c.address as "email?", s.state, s.reason, s.attempts, s.provider,
               s.smtp_code, s.enhanced_code, r.options -> 'tags' as tags, r.options -> 'metadata' as metadata, s.decided_at, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
               s.clicked_at, s.replied_at, s.unsubscribed_at
        from (select * from sends where tenant_id = $1 and id > $2 order by id limit $3) s
        left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
        left join requests r on r.tenant_id = s.tenant_id and r.id = s.request_id
-       left join lateral (select b.kind from batches b where b.tenant_id = s.tenant_id and b.id = batch_of(s.id) offset 0) b on true
+       left join lateral (
+           select b.kind, b.variant, b.content_id from batches b where b.tenant_id = s.tenant_id and b.id = batch_of(s.id) offset 0
+       ) b on true
        left join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
+       left join campaigns k on k.tenant_id = s.tenant_id and k.id = s.campaign_id
+       left join campaign_variants v on v.tenant_id = s.tenant_id and v.campaign_id = s.campaign_id and v.variant = b.variant
+       left join lateral template_version_of(s.tenant_id, b.content_id) t on true
        order by s.id"#
 }
 

@@ -79,7 +79,7 @@ impl FieldType {
             Self::String => "must be a string of at most 2000 characters",
             Self::Number => "must be a number",
             Self::Boolean => "must be true or false",
-            Self::Date => "must be a date as YYYY-MM-DD",
+            Self::Date => "must be an existing date as YYYY-MM-DD",
             Self::Datetime => "must be an RFC 3339 time with a zone",
             Self::StringList => "must be a list of at most 100 strings",
         }
@@ -87,8 +87,7 @@ impl FieldType {
 }
 
 /// A truth value as people write it in files.
-#[must_use]
-pub fn parse_boolean(cell: &str) -> Option<bool> {
+pub(crate) fn parse_boolean(cell: &str) -> Option<bool> {
     match cell.to_ascii_lowercase().as_str() {
         "true" | "t" | "yes" | "y" | "1" => Some(true),
         "false" | "f" | "no" | "n" | "0" => Some(false),

@@ -32,18 +32,23 @@ const IS_ONE_LEFT: &str = "select exists (
 /// What stops mail in any row of an address counts in all of them. Of several reasons one that stops all mail, of these the last; an opt-out
 /// among them is then the contact's.
 const KEEP_OPT_OUTS: &str = "update import_rows r
-    set unsubscribed = stopped.unsubscribed, suppression_reason = stopped.reason
+    set unsubscribed = stopped.unsubscribed, pending = stopped.pending, suppression_reason = stopped.reason
     from (
-        select address, bool_or(unsubscribed or suppression_reason = 'unsubscribe') as unsubscribed,
+        select address, bool_or(unsubscribed or suppression_reason is not distinct from 'unsubscribe') as unsubscribed,
+               bool_or(pending) as pending,
                (array_agg(suppression_reason order by suppression_reason = 'unsubscribe', number desc)
                 filter (where suppression_reason is not null))[1] as reason
         from import_rows group by address
-        having count(*) > 1 and bool_or(unsubscribed or suppression_reason is not null)
+        having count(*) > 1 and bool_or(unsubscribed or pending or suppression_reason is not null)
     ) stopped
     where r.address = stopped.address";
 const FOLD: &str = include_str!("../../../queries/import/fold.sql");
 const INSERT: &str = include_str!("../../../queries/import/insert.sql");
 const OPT_OUT: &str = include_str!("../../../queries/import/opt_out.sql");
+/// Leaves nothing of the rows of known contacts but what stops mail.
+const SKIP_KNOWN: &str = "update import_rows
+    set contact_id = case when changed then contact_id end, lists = null, tags = null
+    where contact_id <> new_id";
 const UPDATE: &str = include_str!("../../../queries/import/update.sql");
 const AUDIENCES: &str = include_str!("../../../queries/import/audiences.sql");
 const EXTERNAL_IDS: &str = include_str!("../../../queries/import/external_ids.sql");
@@ -82,7 +87,7 @@ pub(super) struct ImportTerms<'a> {
     pub keys: &'a MasterKeys,
 }
 
-/// The result of the valid rows.
+/// The result of the rows that count.
 #[derive(Debug, Default, sqlx::FromRow)]
 pub(super) struct ImportOutcome {
     pub created: i64,
@@ -90,6 +95,9 @@ pub(super) struct ImportOutcome {
     pub unchanged: i64,
     pub skipped: i64,
     pub suppressed: i64,
+    /// The rows that count: the valid ones, and bad ones that stop mail.
+    #[sqlx(skip)]
+    pub rows: usize,
     /// Rows with an `external_id` that cannot be their contact's: they are left out, but for those that stop mail.
     #[sqlx(skip)]
     pub faults: Vec<RowFault>,
@@ -142,16 +150,16 @@ pub(super) async fn apply(
     terms: ImportTerms<'_>,
     report: &ImportReport,
 ) -> Result<ImportOutcome, ApiError> {
-    if report.valid == 0 {
+    if report.counted == 0 {
         return Ok(ImportOutcome::default());
     }
     prepare(&mut *db, report).await?;
     let (faults, taken_out) = check_external_ids(&mut *db, terms).await?;
     plans::checks_keep_their_plans(&mut *db).await?;
-    let rows = i64::try_from(report.valid - taken_out).unwrap_or(i64::MAX);
-    let outcome = write(&mut *db, terms, rows).await?;
+    let rows = report.counted - taken_out;
+    let outcome = write(&mut *db, terms, i64::try_from(rows).unwrap_or(i64::MAX)).await?;
     plans::plans_are_made_anew(db).await?;
-    Ok(ImportOutcome { faults, ..outcome })
+    Ok(ImportOutcome { rows, faults, ..outcome })
 }
 
 /// Leaves one row for each address, with what stops mail in the others. With an index for either direction of every join, and statistics, no
@@ -201,7 +209,9 @@ async fn write(db: &mut PgConnection, terms: ImportTerms<'_>, total: i64) -> Res
         }
         ImportOperation::AudienceOnly => {
             find_only(&mut *db, terms.tenant).await?;
+            once(OPT_OUT).bind(terms.tenant).execute(&mut *db).await?;
             join_audiences(&mut *db, terms.tenant).await?;
+            suppress(&mut *db, terms.tenant).await?;
         }
         ImportOperation::SuppressionImport => {
             find_only(&mut *db, terms.tenant).await?;
@@ -274,9 +284,7 @@ async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64
     if operation == ImportOperation::Create {
         // Known contacts are skipped, but for those who have left: no opt-out is lost.
         once(OPT_OUT).bind(tenant).execute(&mut *db).await?;
-        sqlx::raw_sql("update import_rows set contact_id = null where contact_id <> new_id and not changed")
-            .execute(db)
-            .await?;
+        once(SKIP_KNOWN).execute(db).await?;
     } else {
         once(UPDATE)
             .bind(tenant)
@@ -290,15 +298,13 @@ async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64
     Ok(())
 }
 
-/// Asks the contacts of the rows to confirm, where the import says so.
+/// Asks the contacts of the good rows to confirm, where the import says so.
 async fn ask_to_confirm(db: &mut PgConnection, terms: ImportTerms<'_>) -> sqlx::Result<()> {
     if !terms.compliance.asks_to_confirm() {
         return Ok(());
     }
-    let contacts: Vec<Uuid> = sqlx::query_scalar("select contact_id from import_rows where contact_id is not null")
-        .persistent(false)
-        .fetch_all(&mut *db)
-        .await?;
+    let good = "select contact_id from import_rows where contact_id is not null and status is not null";
+    let contacts: Vec<Uuid> = sqlx::query_scalar(good).persistent(false).fetch_all(&mut *db).await?;
     confirmations::request(db, terms.tenant, &contacts, true, terms.confirmations, terms.keys).await.map(drop)
 }
 

@@ -68,7 +68,7 @@ fn encode_row(row: ImportRow, line: &mut String) {
     for names in [row.tags, row.lists] {
         cell(line, (!names.is_empty()).then(|| names.join(NAME_SEPARATOR)).as_deref(), '\t');
     }
-    cell(line, Some(if row.archived { "archived" } else { "active" }), '\t');
+    cell(line, row.archived.map(|is_so| if is_so { "archived" } else { "active" }), '\t');
     for is_so in [row.unsubscribed, row.pending] {
         cell(line, Some(if is_so { "t" } else { "f" }), '\t');
     }

@@ -72,6 +72,30 @@ pub(super) struct CsvHeader {
     pub has_terms: bool,
 }
 
+impl Column {
+    /// Whether an import reads the column. What stops mail is read by every one.
+    fn is_read_by(&self, operation: ImportOperation) -> bool {
+        let stops_mail = matches!(
+            self,
+            Self::Email
+                | Self::Unsubscribed
+                | Self::MarketingStatus
+                | Self::SuppressionReason
+                | Self::SuppressionScope
+                | Self::SuppressionNote
+                | Self::SuppressionEnd
+        );
+        match operation {
+            ImportOperation::SuppressionImport => stops_mail,
+            ImportOperation::AudienceOnly => stops_mail || matches!(self, Self::Tags | Self::List | Self::Lists),
+            ImportOperation::Create
+            | ImportOperation::Update
+            | ImportOperation::Upsert
+            | ImportOperation::VerificationOnly => true,
+        }
+    }
+}
+
 impl CsvHeader {
     /// Understands the names. Case, spaces, dashes and underscores do not matter.
     ///
@@ -106,6 +130,7 @@ impl CsvHeader {
                     .or_else(|| builtin(word))
                     .or_else(|| field().map(|(key, kind)| Column::Field { key: key.clone(), kind })),
             };
+            let column = column.filter(|column| column.is_read_by(operation));
             let is_repeated = match &column {
                 Some(_) => columns.contains(&column),
                 None => !word.is_empty() && !seen.insert(word),
@@ -241,6 +266,19 @@ mod tests {
         let defined = BTreeMap::from(["reason", "source"].map(|key| (key.to_owned(), FieldType::String)));
         let names: Vec<String> = names.iter().chain(&["source"]).map(|name| (*name).to_owned()).collect();
         assert_eq!(CsvHeader::read(&names, &defined, operation).unwrap().ignored(), ignored);
+    }
+
+    #[rstest]
+    #[case(ImportOperation::SuppressionImport, &["tags", "list", "phone", "fields"])]
+    #[case(ImportOperation::AudienceOnly, &["phone", "fields"])]
+    #[case(ImportOperation::Create, &[])]
+    #[case(ImportOperation::Update, &[])]
+    #[case(ImportOperation::VerificationOnly, &[])]
+    fn what_stops_mail_is_read_by_every_operation(#[case] operation: ImportOperation, #[case] ignored: &[&str]) {
+        let names =
+            ["email", "unsubscribed", "suppression_reason", "marketing_status", "tags", "list", "phone", "fields"];
+        let header = CsvHeader::read(&names.map(str::to_owned), &BTreeMap::new(), operation).unwrap();
+        assert_eq!(header.ignored(), ignored);
     }
 
     #[rstest]

@@ -57,14 +57,17 @@ pub(crate) fn routes() -> Routes {
                 "createImport",
                 "Import contacts from CSV",
                 "Staged, validated and committed before the answer, in one transaction. Bad rows are reported and \
-                 skipped; the last duplicate wins, but an opt-out or a suppression in any of them counts; an empty cell leaves the value; no suppression or opt-out is ever \
-                 lifted. A file that cannot be read (no header, an unclosed quote, a column twice, more than 500 \
+                 skipped, but what stops mail in one with a good address counts all the same (`unsubscribed`, \
+                 `marketing_status`, `suppression_reason`; a row of a `suppression_import` is a suppression), unless it \
+                 has too many cells, and is among the created and updated: a contact that such a row creates is \
+                 `pending` or `unsubscribed`, without consent. The last good duplicate wins, but an opt-out, a `pending` \
+                 or a suppression in any of them counts; an empty cell leaves the value; no suppression or opt-out is \
+                 ever lifted. A file that cannot be read (no header, an unclosed quote, a column twice, more than 500 \
                  columns, a name of one over 8 KB, a row over 1 MB) is a 400 that names the line. A reported value is cut \
                  short, and left empty when an address is in it. A `create` applies the opt-outs of contacts that \
-                 are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row; of \
-                 one that says `unsubscribed` or has a `suppression_reason`, that counts all the same, and is among the \
-                 created and updated. A `suppression_import` skips suppressions that have expired, and weakens none \
-                 that is in force; a `scope` that its reason cannot have makes a bad row.",
+                 are known. A row whose `external_id` another contact has, or whose contact has another one, is a bad row. \
+                 A `suppression_import` skips suppressions that have expired, and weakens none that is in force; a \
+                 `scope` that its reason cannot have makes a bad row.",
             )
             .example(json!({"name": "first", "csv": "email,first_name\nann@example.com,Ann\n"}))
             .answer::<ImportSummary>(200, "Imported")
@@ -93,7 +96,7 @@ schemas::named_enum! {
         Upsert = "upsert",
         /// The addresses become suppressions, with the terms of their rows; contacts stay as they are.
         SuppressionImport = "suppression_import",
-        /// Lists and tags of known contacts only.
+        /// Lists and tags of known contacts only, and, as with every operation that writes, their opt-outs and all suppressions.
         AudienceOnly = "audience_only",
         /// Checks the file, writes nothing.
         VerificationOnly = "verification_only",
@@ -142,7 +145,8 @@ struct CreateImport {
     /// name); `unsubscribed`, `marketing_status` (`subscribed` says nothing, `pending` that the contact has not agreed yet, `unsubscribed` is
     /// an opt-out), `suppression_reason`, `consent_basis`, `consent_at`; each defined field by its key, and `fields` (a JSON object of
     /// values by key). So the CSV of `/v1/exports/contacts` can be imported; beside `fields`, `status` says whether a contact is archived: a
-    /// new one then is, and an archived one stays so, but no active one becomes archived. Columns of other names are ignored.
+    /// new one then is, and an archived one stays so, but no active one becomes archived. Columns of other names are ignored, and
+    /// those that the operation does not use.
     ///
     /// With `suppression_import` also `reason` (as `suppression_reason`), `scope` (`all`, `marketing`; else that of the reason), `note` and
     /// `expires_at` (else for good): so the CSV of `/v1/exports/suppressions` can be imported, but for its `source`, its mail and its times of
@@ -159,8 +163,9 @@ struct CreateImport {
     #[serde(default, deserialize_with = "crate::pipeline::or_default")]
     #[schemars(with = "Option<ImportCompliance>")]
     compliance: ImportCompliance,
-    /// Whether its new contacts and members start sequences (`contact_created`, `list_joined`, `tag_added`, `segment_entered`).
-    /// Dates that it brings always count (`field_date`). Default: false.
+    /// Whether its new contacts and members start sequences (`contact_created`, `list_joined`, `tag_added`, `segment_entered`). Without it,
+    /// none of the contacts that it makes or changes starts anything by a segment that it is in at the next look at the trigger, whatever
+    /// brought it there. Dates that it brings always count (`field_date`). Default: false.
     #[serde(default, deserialize_with = "crate::pipeline::or_default")]
     #[schemars(with = "Option<bool>")]
     start_sequences: bool,
@@ -277,22 +282,24 @@ async fn import(ctx: &mut RequestContext, prepared: Result<PreparedImport, ApiEr
         keys: &ingress.master_keys,
     };
     let outcome = apply::apply(ctx.db(), terms, &report).await?;
-    if !start_sequences && report.valid > 0 && operation != ImportOperation::VerificationOnly {
+    if !start_sequences && report.counted > 0 && operation != ImportOperation::VerificationOnly {
         // What the import made of its contacts starts no sequence by a segment that they are in now. The statement names a temporary table,
         // which the compile-time check cannot know.
         let passed_over = "select pass_over_segments($1, array_agg(contact_id)) from import_rows where contact_id = new_id or changed";
         sqlx::query(passed_over).persistent(false).bind(tenant).execute(ctx.db()).await?;
     }
-    let ImportOutcome { created, updated, unchanged, skipped, suppressed, faults } = outcome;
+    let ImportOutcome { created, updated, unchanged, skipped, suppressed, rows, faults } = outcome;
     let (valid, invalid) = (report.valid - faults.len(), report.invalid + faults.len());
     let mut errors = report.errors;
     errors.extend(faults);
     errors.sort_by_key(|fault| fault.row);
     errors.truncate(ERRORS_SHOWN);
-    let (total_rows, duplicates) = (report.total_rows, report.overridden.len());
+    let (total_rows, duplicates) = (report.total_rows, report.duplicates);
     let counts =
         ImportCounts { total_rows, valid, created, updated, unchanged, skipped, duplicates, invalid, suppressed };
-    let status = match (valid, invalid) {
+    // A check applies nothing, so a bad row that would stop mail is only a bad row.
+    let applied = if operation == ImportOperation::VerificationOnly { valid } else { rows };
+    let status = match (applied, invalid) {
         (_, 0) => "completed",
         (0, _) => "failed",
         _ => "completed_with_errors",

@@ -1,4 +1,4 @@
-//! A whole file: its good rows one by one, and what there is to say of the others.
+//! A whole file: its rows that count one by one, and what there is to say of the others.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,21 +32,24 @@ pub(super) struct ImportReport {
     pub total_rows: usize,
     /// Addresses with a good row; in a list of suppressions with terms, suppressions.
     pub valid: usize,
+    /// The same, and the addresses of which only bad rows count, by what stops mail.
+    pub counted: usize,
     /// True for a list of suppressions with terms: of each the strictest terms of its rows count.
     pub has_terms: bool,
-    /// Numbers of the good rows that count no more, because a later one for the same address does: the file's duplicates. Of these only
-    /// what stops mail counts.
+    /// Good rows in whose place a later good one of the address counts.
+    pub duplicates: usize,
+    /// Numbers of the rows in whose place another one of the address counts. Of these only what stops mail counts.
     pub overridden: Vec<i64>,
     /// Rows with a fault.
     pub invalid: usize,
-    /// Columns that mean nothing to us.
+    /// Columns that are not read.
     pub ignored_columns: Vec<String>,
     /// The first faults.
     pub errors: Vec<RowFault>,
 }
 
-/// Reads a file within `budget` and hands over each good row. The last of several for one address counts ([`ImportReport::overridden`]).
-/// `keep` answers how many bytes it holds of a row.
+/// Reads a file within `budget` and hands over each row that counts. Of several for one address the last good one does
+/// ([`ImportReport::overridden`]). `keep` answers how many bytes it holds of a row.
 ///
 /// # Errors
 /// 400 with the line for a file that cannot be read, 413 `too_many_rows`.
@@ -65,7 +68,8 @@ pub(super) fn read(
     let mut widest = 0;
     let (ignored_columns, has_terms) = (header.ignored(), header.has_terms);
     let mut report = ImportReport { ignored_columns, has_terms, ..ImportReport::default() };
-    let mut latest: HashMap<String, i64> = HashMap::new();
+    // The row of each address that counts, and whether it is good.
+    let mut latest: HashMap<String, (i64, bool)> = HashMap::new();
     while let Some((number, record)) = rows.next_row()? {
         report.total_rows += 1;
         if report.total_rows > rows_max {
@@ -79,25 +83,29 @@ pub(super) fn read(
             hold(budget, width - widest)?;
             widest = width;
         }
-        match row::read(number, record, &header) {
-            Err(faults) => {
-                report.invalid += 1;
-                let room = ERRORS_SHOWN.saturating_sub(report.errors.len());
-                report.errors.extend(faults.into_iter().take(room));
+        let (row, faults) = row::read(number, record, &header);
+        let is_good = faults.is_empty();
+        report.invalid += usize::from(!is_good);
+        let room = ERRORS_SHOWN.saturating_sub(report.errors.len());
+        report.errors.extend(faults.into_iter().take(room));
+        let Some(row) = row else { continue };
+        let (key, number) = (row.key(has_terms), row.number);
+        let before = latest.get(&key).copied();
+        let was_good = before.is_some_and(|(_, was_good)| was_good);
+        report.valid += usize::from(is_good && !was_good);
+        report.duplicates += usize::from(is_good && was_good);
+        if was_good && !is_good {
+            report.overridden.push(number);
+        } else {
+            report.overridden.extend(before.map(|(number, _)| number));
+            if before.is_none() {
+                hold(budget, key.len() + ADDRESS_WEIGHT)?;
             }
-            Ok(row) => {
-                let (key, number) = (row.key(has_terms), row.number);
-                let weight = key.len() + ADDRESS_WEIGHT;
-                let before = latest.insert(key, number);
-                if before.is_none() {
-                    hold(budget, weight)?;
-                }
-                report.overridden.extend(before);
-                hold(budget, keep(row))?;
-            }
+            latest.insert(key, (number, is_good));
         }
+        hold(budget, keep(row))?;
     }
-    report.valid = latest.len();
+    report.counted = latest.len();
     Ok(report)
 }
 
@@ -131,6 +139,23 @@ mod tests {
     }
 
     #[test]
+    fn a_bad_row_counts_only_by_what_stops_mail() {
+        let text = "email,phone,dot_number,unsubscribed,suppression_reason\n\
+                    ann@example.com,1,none,yes,\nann@example.com,2,,,\nann@example.com,3,none,,complaint\n\
+                    bob@example.com,1,none,yes,\nbob@example.com,2,none,,complaint\ncid@example.com,1,none,no,\n";
+        let (report, rows) = kept(text, 10).unwrap();
+        assert_eq!((report.valid, report.counted, report.duplicates, report.invalid), (1, 2, 0, 5));
+        let counts = rows.iter().filter(|row| !report.overridden.contains(&row.number));
+        assert_eq!(
+            counts.map(|row| (row.number, row.phone.as_deref())).collect::<Vec<_>>(),
+            [(3, Some("2")), (6, None)]
+        );
+        let stops = rows.iter().map(|row| (row.number, row.unsubscribed, row.suppression_reason.is_some()));
+        let expected = [(2, true, false), (3, false, false), (4, false, true), (5, true, false), (6, false, true)];
+        assert_eq!(stops.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
     fn rows_are_counted_while_reading() {
         let error = kept("email\na@b.co\nb@b.co\nc@b.co\n", 2).err().unwrap();
         assert_eq!((error.status.as_u16(), error.code.as_ref()), (413, "too_many_rows"));
@@ -138,11 +163,13 @@ mod tests {
 
     /// What a reading of these bytes costs, whatever comes of it.
     fn cost(bytes: &[u8]) -> Used {
+        cost_of(ImportOperation::Upsert, bytes)
+    }
+
+    fn cost_of(operation: ImportOperation, bytes: &[u8]) -> Used {
         let budget = Budget::new(LIMITS);
         let text = String::from_utf8_lossy(bytes);
         let mut rows = EncodedRows::default();
-        // The operation with the most columns.
-        let operation = ImportOperation::SuppressionImport;
         let _ = read(&budget, &text, &BTreeMap::new(), operation, 50_000, |row| rows.take(row));
         budget.used()
     }
@@ -209,7 +236,9 @@ mod tests {
             b"x|y",
         ];
         fuzz(TOKENS, |input| {
-            cost(input);
+            // Together they read every column.
+            cost_of(ImportOperation::Upsert, input);
+            cost_of(ImportOperation::SuppressionImport, input);
         });
     }
 }

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     api::{
+        audiences::held::canonical_name,
         contacts::{EXTERNAL_ID_MAX_CHARS, check_consent_time, is_locale, is_timezone},
         exports::format::unescaped,
         fields::definitions::{FieldType, parse_boolean},
@@ -45,10 +46,9 @@ pub(super) struct RowFault {
     pub value: String,
 }
 
-/// A row that is good: what has no word of its own is as in `contacts`.
+/// A row that counts: what has no word of its own is as in `contacts`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ImportRow {
-    /// Its number.
     pub number: i64,
     /// Canonical.
     pub address: String,
@@ -67,8 +67,8 @@ pub(super) struct ImportRow {
     /// Names, as of `lists`.
     pub tags: Vec<String>,
     pub lists: Vec<String>,
-    /// The row says the contact is archived.
-    pub archived: bool,
+    /// Whether the row says the contact is archived. `None`: nothing counts of it but what stops mail.
+    pub archived: Option<bool>,
     /// The row says the contact has left.
     pub unsubscribed: bool,
     /// The row says the contact has not agreed to marketing yet.
@@ -85,11 +85,9 @@ pub(super) struct ImportRow {
     pub consent_at: Option<DateTime<Utc>>,
 }
 
-/// Reads a row.
-///
-/// # Errors
-/// Every fault in it; the row is left out then.
-pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> Result<ImportRow, Vec<RowFault>> {
+/// Reads a row. Answers what counts of it, and every fault in it: of a row with a fault only what stops mail counts, so that no opt-out is
+/// lost with it. A row with too many cells says nothing, because the columns of its cells are not certain.
+pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) -> (Option<ImportRow>, Vec<RowFault>) {
     let fault = |column: &str, code, value: &str| RowFault {
         row: number,
         column: shown(column),
@@ -97,9 +95,9 @@ pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) 
         value: quoted(value).unwrap_or_default(),
     };
     if record.len() > header.columns.len() {
-        return Err(vec![fault("", "too_many_cells", "")]);
+        return (None, vec![fault("", "too_many_cells", "")]);
     }
-    let mut row = ImportRow { number: number.cast_signed(), ..ImportRow::default() };
+    let mut row = ImportRow { number: number.cast_signed(), archived: Some(false), ..ImportRow::default() };
     let mut faults = Vec::new();
     for (position, (column, name)) in header.columns.iter().zip(&header.names).enumerate() {
         // A short row ends in empty cells; an empty cell leaves the value.
@@ -119,7 +117,7 @@ pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) 
             faults.push(fault(name, code, cell));
         }
     }
-    // In a list of suppressions every row is one.
+    // In a list of suppressions every row is one, also a bad one.
     if header.operation == ImportOperation::SuppressionImport {
         let default = if row.unsubscribed { SuppressionReason::Unsubscribe } else { SuppressionReason::Import };
         row.suppression_reason.get_or_insert(default);
@@ -127,8 +125,12 @@ pub(super) fn read(number: u64, record: &csv::StringRecord, header: &CsvHeader) 
     let unfit = row.scope.zip(row.suppression_reason).filter(|(scope, reason)| !reason.may_have(*scope));
     if let Some((scope, _)) = unfit {
         faults.push(fault(header.name_of(&Column::SuppressionScope), "not_allowed", scope.as_str()));
+        row.scope = None;
     }
-    if faults.is_empty() { Ok(row) } else { Err(faults) }
+    let stops_mail = row.unsubscribed || row.pending || row.suppression_reason.is_some();
+    let counts =
+        if faults.is_empty() { Some(row) } else { (stops_mail && !row.address.is_empty()).then(|| row.reduced()) };
+    (counts, faults)
 }
 
 impl ImportRow {
@@ -151,7 +153,7 @@ impl ImportRow {
             Column::Tags => self.tags = names(cell)?,
             Column::List => self.lists.push(name(cell)?),
             Column::Lists => self.lists.extend(names(cell)?),
-            Column::Status => self.archived = cell.eq_ignore_ascii_case("archived"),
+            Column::Status => self.archived = Some(cell.eq_ignore_ascii_case("archived")),
             Column::Unsubscribed => self.unsubscribed |= parse_boolean(cell).ok_or("not_a_boolean")?,
             Column::MarketingStatus => {
                 match MarketingStatus::parse(&cell.to_ascii_lowercase()).ok_or("unknown_status")? {
@@ -194,6 +196,21 @@ impl ImportRow {
         Ok(())
     }
 
+    /// What stops mail, and nothing else.
+    fn reduced(self) -> Self {
+        Self {
+            number: self.number,
+            address: self.address,
+            unsubscribed: self.unsubscribed,
+            pending: self.pending,
+            suppression_reason: self.suppression_reason,
+            scope: self.scope,
+            note: self.note,
+            expires_at: self.expires_at,
+            ..Self::default()
+        }
+    }
+
     /// What the file has one of: an address, or one suppression of it.
     pub(super) fn key(&self, has_terms: bool) -> String {
         match self.suppression_reason.filter(|_| has_terms) {
@@ -215,9 +232,10 @@ fn checked_line(text: &str) -> Result<&str, &'static str> {
     check_line(text).map(|()| text).map_err(schemas::text::TextError::code)
 }
 
-/// The name of a list or tag. Control characters, which separate names on the way into Postgres, are refused.
+/// The name of a list or tag, as it is stored. Control characters, which separate names on the way into Postgres, are refused.
 fn name(text: &str) -> Result<String, &'static str> {
-    checked(&short(checked_line(text)?, AUDIENCE_NAME_MAX)?, schemas::parse_id(text).is_err(), "invalid_name")
+    let name = short(checked_line(text)?, AUDIENCE_NAME_MAX)?;
+    checked(&canonical_name(&name), schemas::parse_id(text).is_err(), "invalid_name")
 }
 
 /// Names of lists or tags: a JSON array, as an export writes them, or separated by `;` or `|`.
@@ -281,7 +299,10 @@ mod tests {
             [("seats", FieldType::Number), ("memo", FieldType::String)].map(|(key, kind)| (key.to_owned(), kind)),
         );
         let header = CsvHeader::read(&names, &defined, ImportOperation::Upsert).unwrap();
-        read(2, &csv::StringRecord::from(cells.to_vec()), &header)
+        match read(2, &csv::StringRecord::from(cells.to_vec()), &header) {
+            (Some(row), faults) if faults.is_empty() => Ok(row),
+            (_, faults) => Err(faults),
+        }
     }
 
     /// The cells of a row with a memo.
@@ -354,11 +375,12 @@ mod tests {
         ]);
         let exported = exported.unwrap();
         assert_eq!((exported.address.as_str(), exported.first_name.as_deref()), ("+ann@example.com", Some("=Ann")));
-        assert_eq!((exported.phone.as_deref(), exported.pending, exported.archived), (Some("+4930"), true, true));
+        assert_eq!((exported.phone.as_deref(), exported.pending, exported.archived), (Some("+4930"), true, Some(true)));
         assert_eq!((exported.tags.join(" "), exported.lists.join(" ")), ("a;b c".into(), "news x y".into()));
         assert_eq!(Value::Object(exported.fields), json!({"seats": 3}));
         let bare = read_cells(&["ann@example.com", "", "", ""]).unwrap();
-        assert_eq!(bare, ImportRow { number: 2, address: "ann@example.com".into(), ..ImportRow::default() });
+        let address = "ann@example.com".into();
+        assert_eq!(bare, ImportRow { number: 2, address, archived: Some(false), ..ImportRow::default() });
     }
 
     #[rstest]

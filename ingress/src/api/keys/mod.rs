@@ -15,8 +15,8 @@ use uuid::Uuid;
 use self::store::find;
 pub use self::store::{ApiKey, LiveKey, NewKey, Replacement, lock_live, replace, revoke, successor};
 use crate::pipeline::{
-    ApiReply, Doc, Faults, GivenTime, NoFields, NoParameters, RequestContext, Routes, error::ApiError,
-    page::OptionalTime, read, read_page, tenant, types::Name, validate::NAME_MAX, write,
+    ApiReply, Doc, Faults, GivenTime, NoFields, NoParameters, RequestContext, Routes, auth::invalid_api_key,
+    error::ApiError, page::OptionalTime, read, read_page, tenant, types::Name, validate::NAME_MAX, write,
 };
 
 /// Keys of one product for one tenant that are neither revoked nor expired.
@@ -26,7 +26,6 @@ pub const OVERLAP_HOURS: u32 = 24;
 /// The longest time a replaced key goes on: a week.
 pub const OVERLAP_HOURS_MAX: u32 = 168;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -180,7 +179,7 @@ async fn calling_key(ctx: &mut RequestContext) -> Result<Option<CallingKey>, Api
     .fetch_optional(ctx.db())
     .await?;
     match found {
-        Some(key) if !key.is_live => Err(ApiError::unauthorized("invalid_api_key").detail("the API key is not valid")),
+        Some(key) if !key.is_live => Err(invalid_api_key()),
         key => Ok(key),
     }
 }

@@ -45,7 +45,6 @@ use crate::pipeline::{
 /// The job of the reader processes that inspects attachments.
 pub(crate) const READER_JOB: Job = attachment::JOB;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     let endpoint = write_and_wait(
         "messages:send",
@@ -88,7 +87,6 @@ pub(crate) fn routes() -> Routes {
 /// A valid message, and the result of inspecting its attachments.
 type PreparedMessage = Result<(MessageDraft, Result<Vec<ValidAttachment>, ApiError>), ApiError>;
 
-/// Validates a message and inspects its attachments.
 async fn prepare(context: PreparationContext, body: SendMessage) -> PreparedMessage {
     let (draft, uploads, invite) = draft::read(body)?;
     let attachments = if uploads.is_empty() { Ok(Vec::new()) } else { inspect_attachments(&context, uploads).await };
@@ -157,7 +155,6 @@ impl MessageScheduled {
     }
 }
 
-/// A message that was accepted.
 pub(crate) struct MessageAccepted {
     pub(crate) id: Uuid,
     /// Why a recipient is not mailed, in the order of the recipients; `None`: it is.

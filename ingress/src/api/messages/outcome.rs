@@ -154,11 +154,7 @@ impl RecipientRow {
     fn refusal(&self) -> Option<String> {
         let smtp_code = self.smtp_code.map(|code| code.to_string());
         let codes: Vec<String> = [smtp_code, self.enhanced_code.clone()].into_iter().flatten().collect();
-        match (codes.is_empty(), &self.reason) {
-            (false, _) => Some(codes.join(" ")),
-            (true, Some(reason)) => Some(reason.clone()),
-            (true, None) => None,
-        }
+        if codes.is_empty() { self.reason.clone() } else { Some(codes.join(" ")) }
     }
 }
 
@@ -166,7 +162,7 @@ impl MessageState {
     /// The answer. `None`: no outcome is known yet.
     fn outcome(&self) -> Option<Result<ApiReply, ApiError>> {
         let is_open = self.recipients.iter().any(RecipientRow::is_open);
-        (!is_open).then(|| self.answer())
+        (!is_open).then(|| self.answer().map_err(|error| error.about_message(self.message_id)))
     }
 
     /// The time of the next attempt, before which nothing changes, if all open recipients are deferred.
@@ -185,20 +181,16 @@ impl MessageState {
         if any(SendState::Unknown) {
             // It may have arrived: neither a success nor a refusal, and nothing is tried again. Evidence may still come: it is not kept.
             return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "outcome_unknown")
-                .detail("the provider did not say whether it took the message, which may have arrived")
-                .about_message(self.message_id));
+                .detail("the provider did not say whether it took the message, which may have arrived"));
         }
-        let refused: Vec<&RecipientRow> =
-            self.recipients.iter().filter(|recipient| !recipient.is(SendState::Skipped)).collect();
-        if refused.is_empty() {
+        if self.recipients.iter().all(|recipient| recipient.is(SendState::Skipped)) {
             return Err(self.all_skipped());
         }
-        let mut codes: Vec<String> = refused.iter().filter_map(|recipient| recipient.refusal()).collect();
+        let refused = self.recipients.iter().filter(|recipient| !recipient.is(SendState::Skipped));
+        let mut codes: Vec<String> = refused.filter_map(RecipientRow::refusal).collect();
         codes.sort_unstable();
         codes.dedup();
-        Err(ApiError::new(StatusCode::BAD_GATEWAY, "provider_rejected")
-            .detail(codes.join(", "))
-            .about_message(self.message_id))
+        Err(ApiError::new(StatusCode::BAD_GATEWAY, "provider_rejected").detail(codes.join(", ")))
     }
 
     /// The answer when the gate skipped all recipients: for the state of tenant, sender or domain after the message was accepted, or
@@ -208,23 +200,17 @@ impl MessageState {
             self.recipients.iter().any(|recipient| recipient.reason.as_deref() == Some(reason.as_str()))
         };
         if any(SkipReason::TenantSuspended) {
-            return ApiError::forbidden("tenant_suspended")
-                .detail("the operator suspended the tenant")
-                .about_message(self.message_id);
+            return ApiError::forbidden("tenant_suspended").detail("the operator suspended the tenant");
         }
         if [SkipReason::DomainUnverified, SkipReason::SenderDisabled].into_iter().any(any) {
-            return ApiError::forbidden("domain_not_verified")
-                .detail("the sender or its domain may not send any more")
-                .about_message(self.message_id);
+            return ApiError::forbidden("domain_not_verified").detail("the sender or its domain may not send any more");
         }
         if any(SkipReason::QuotaExceeded) {
             // Without `Retry-After`: the message is skipped for good, and a repeat with its key would find the same.
             return ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded")
-                .detail("the quota was used up when the message came to its turn; send it as a new one")
-                .about_message(self.message_id);
+                .detail("the quota was used up when the message came to its turn; send it as a new one");
         }
-        let reasons = self.recipients.iter().filter_map(|recipient| recipient.reason.as_deref());
-        super::all_suppressed(reasons).about_message(self.message_id)
+        super::all_suppressed(self.recipients.iter().filter_map(|recipient| recipient.reason.as_deref()))
     }
 
     fn accepted(&self) -> Result<ApiReply, ApiError> {

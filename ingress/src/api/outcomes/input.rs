@@ -62,12 +62,8 @@ impl RecordOutcome {
         let is_named = self.contact_email.is_some() || self.external_id.is_some() || self.dot_number.is_some();
         faults.require(is_named, "contact_email", "required", "contact_email, external_id or dot_number is required");
         let is_ambiguous = self.contact_email.is_some() && self.external_id.is_some();
-        faults.require(
-            !is_ambiguous,
-            "contact_email",
-            "ambiguous",
-            "name the contact by one of contact_email and external_id",
-        );
+        let detail = "name the contact by one of contact_email and external_id";
+        faults.require(!is_ambiguous, "contact_email", "ambiguous", detail);
         let contact_email = self.contact_email.and_then(|text| faults.address("contact_email", &text));
         if let Some(id) = &self.external_id {
             faults.title("external_id", id, EXTERNAL_ID_MAX_CHARS);

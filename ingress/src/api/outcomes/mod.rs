@@ -32,7 +32,6 @@ const DOLLARS_MAX: i64 = PREMIUM_MAX.0 / PREMIUM_UNITS;
 /// By what the mails of a credit can be chosen.
 const RULES: [&str; 2] = ["human_click", "delivered"];
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(

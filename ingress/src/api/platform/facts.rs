@@ -84,7 +84,6 @@ pub(super) struct OwedWork {
     pub(super) oldest: f64,
 }
 
-/// A total over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EventTotal {
     /// A kind of message, or `failure`.
@@ -111,7 +110,6 @@ pub(super) struct BacklogFacts {
     pub(super) bulk_waiting: i64,
 }
 
-/// What operators have paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PauseFacts {
     pub(super) stages: Vec<String>,
@@ -137,11 +135,9 @@ pub(super) struct DomainFacts {
 /// Outbound webhook deliveries. Ages are in seconds; what is due is counted to 10,000; outcomes are of this hour and the last.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct WebhookFacts {
-    /// Active subscriptions.
     pub(super) active: i64,
     /// Of them, those with nothing but failures for an hour.
     pub(super) failing: i64,
-    /// Deliveries that are due.
     pub(super) due: i64,
     /// How long the most overdue one waits.
     pub(super) oldest: Option<f64>,
@@ -151,7 +147,6 @@ pub(super) struct WebhookFacts {
     pub(super) delivered: i64,
     /// Attempts that failed and are retried.
     pub(super) failed: i64,
-    /// Deliveries given up.
     pub(super) dead: i64,
 }
 
@@ -160,7 +155,6 @@ pub(super) struct WebhookFacts {
 pub(super) struct ProviderPing {
     /// smtp, ses, …
     pub(super) provider: String,
-    /// True if it answered.
     pub(super) ok: bool,
     pub(super) error_code: Option<String>,
     pub(super) latency_ms: Option<i32>,

@@ -16,7 +16,6 @@ use crate::pipeline::{
     ApiReply, Doc, NoParameters, RequestContext, Routes, error::ApiError, page::Time, platform_read,
 };
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     let endpoint = platform_read(schemas::scope::PLATFORM_HEALTH_READ, health).map_response(report_without_postgres);
     Routes::new().get(

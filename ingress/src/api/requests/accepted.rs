@@ -14,7 +14,6 @@ use crate::pipeline::{
     read_page, resource,
 };
 
-/// The route.
 pub(super) fn routes() -> Routes {
     let doc = Doc::new(
         "listAcceptedRequests",

@@ -15,7 +15,6 @@ const OPERATION_MAX: usize = 100;
 const STATUS_MIN: u16 = 100;
 const STATUS_MAX: u16 = 599;
 
-/// The route.
 pub(super) fn routes() -> Routes {
     let doc = Doc::new(
         "listRequestLog",

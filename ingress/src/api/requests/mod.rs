@@ -5,7 +5,6 @@ mod log;
 
 use crate::pipeline::Routes;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     log::routes().merge(accepted::routes())
 }

@@ -29,7 +29,6 @@ const DESCRIPTION_MAX_CHARS: usize = 1_000;
 /// Refusals of every write that has a rule: what it names and the tenant does not have.
 const NAMED: [&str; 4] = ["list_not_found", "tag_not_found", "segment_not_found", "campaign_not_found"];
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -267,7 +266,6 @@ struct SegmentPreview {
     evaluated_at: Time,
 }
 
-/// The contacts that match a rule now; nothing is stored.
 async fn preview(ctx: &mut RequestContext, body: PreviewSegment) -> Result<ApiReply, ApiError> {
     let (_, compiled) = check_rule(ctx, &body.rule, Faults::default(), None).await?;
     let tenant = ctx.tenant;

@@ -24,7 +24,6 @@ use crate::{
 /// The states a caller can choose. `pending_domain` follows from the domain.
 const STATUSES: [&str; 2] = ["active", "disabled"];
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(

@@ -112,7 +112,6 @@ macro_rules! select {
     };
 }
 
-/// The sender with this address.
 pub(super) async fn by_email(db: &mut PgConnection, tenant: Uuid, email: &str) -> sqlx::Result<Option<SenderIdentity>> {
     select!("and s.email = $2", tenant, email).fetch_optional(db).await
 }

@@ -137,8 +137,7 @@ struct StepCreated {
 }
 
 async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiReply, ApiError> {
-    let (tenant, caller, ingress) = (ctx.tenant, Arc::clone(&ctx.caller), Arc::clone(&ctx.ingress));
-    let rules = ingress.settings.outbound.rules();
+    let (tenant, caller, rules) = (ctx.tenant, Arc::clone(&ctx.caller), ctx.ingress.settings.outbound.rules());
     let known = ValidationContext { fields: definitions::read_for_naming(ctx.db(), tenant).await?, rules: &rules };
     let new = body.validate(&known)?;
     require_named(ctx, new.sender_profile_id, &new.steps).await?;
@@ -177,10 +176,9 @@ async fn create(ctx: &mut RequestContext, body: CreateSequence) -> Result<ApiRep
     .await?;
     limits::SEQUENCES.check(ctx.db(), tenant).await?;
     store::insert_steps(ctx.db(), tenant, id, 1, &new.steps).await?;
-    let steps = new.steps.iter().zip(1..);
-    let steps = steps
-        .map(|(step, step_order)| StepCreated { step_id: step.id, step_order, step_type: step.step_type })
-        .collect();
+    let step =
+        |(step_order, step): (i16, &NewStep)| StepCreated { step_id: step.id, step_order, step_type: step.step_type };
+    let steps = (1..).zip(&new.steps).map(step).collect();
     ctx.audit("sequence.created", &format!("sequence:{id}"), json!({"status": status})).await?;
     ApiReply::created(&SequenceCreated { sequence_id: id, status, steps })
 }
@@ -298,8 +296,7 @@ struct SequenceChanged {
 }
 
 async fn change(ctx: &mut RequestContext, body: ChangeSequence) -> Result<ApiReply, ApiError> {
-    let (tenant, ingress) = (ctx.tenant, Arc::clone(&ctx.ingress));
-    let rules = ingress.settings.outbound.rules();
+    let (tenant, rules) = (ctx.tenant, ctx.ingress.settings.outbound.rules());
     let known = ValidationContext { fields: definitions::read_for_naming(ctx.db(), tenant).await?, rules: &rules };
     let mut faults = Faults::default();
     let name = body.name.map(|name| faults.name("name", Some(name)));
@@ -386,14 +383,13 @@ fn with_steps(before: &LockedSequence, steps: Option<&[NewStep]>) -> Result<Lock
     if before.status == SequenceStatus::Archived {
         return Err(ApiError::conflict("sequence_archived").detail("an archived sequence takes no more steps"));
     }
-    let count = |steps: usize| i64::try_from(steps).unwrap_or(i64::MAX);
-    let mails = steps.iter().filter(|step| step.step_type == StepType::SendEmail).count();
-    Ok(LockedSequence { version: before.version + 1, steps: count(steps.len()), mails: count(mails), ..*before })
+    let (version, has_steps, sends_mail) = (before.version + 1, !steps.is_empty(), input::send(steps));
+    Ok(LockedSequence { version, has_steps, sends_mail, ..*before })
 }
 
 /// A sequence that sends mail has a sender.
 fn check_sender(sequence: &LockedSequence) -> Result<(), ApiError> {
-    if sequence.mails > 0 && sequence.sender_profile_id.is_none() {
+    if sequence.sends_mail && sequence.sender_profile_id.is_none() {
         return Err(sender_required());
     }
     Ok(())
@@ -443,7 +439,7 @@ fn allow(before: &LockedSequence, to: SequenceStatus) -> Result<(), ApiError> {
     if to != SequenceStatus::Active {
         return Ok(());
     }
-    if before.steps == 0 {
+    if !before.has_steps {
         return Err(ApiError::conflict("sequence_has_no_steps"));
     }
     check_sender(before)

@@ -102,16 +102,27 @@ impl FieldDateTerms {
 
 schemas::named_enum! {
     /// How often one contact starts a sequence by its trigger.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub(super) wire enum Reentry {
         /// Never again after the first enrollment, of whatever origin.
-        #[default]
         Once = "once",
         /// Again when no enrollment of the contact is under way.
         AfterFinishing = "after_finishing",
         /// Also beside an enrollment that is under way.
         EveryTime = "every_time",
     }
+}
+
+impl Reentry {
+    /// That of a trigger with this config whose body names none.
+    pub(super) fn default_for(trigger_config: Option<&Value>) -> Self {
+        if is_yearly(trigger_config) { Self::AfterFinishing } else { Self::Once }
+    }
+}
+
+/// True for a `field_date` that comes every year.
+fn is_yearly(trigger_config: Option<&Value>) -> bool {
+    trigger_config.is_some_and(|config| config["yearly"] == true)
 }
 
 /// When a sequence starts by itself, and which event ends its enrollments.
@@ -136,7 +147,7 @@ macro_rules! start_body {
             $($own)*
             #[schemars(description = TRIGGER_CONFIG)]
             trigger_config: Option<Map<String, Value>>,
-            /// How often one contact starts it by the trigger. Default: once.
+            /// How often one contact starts it by the trigger. Default: once; of a `yearly` trigger, which takes no `once`, after_finishing.
             reentry: Option<Reentry>,
             /// The least time between two starts of a contact by the trigger. Default: 0; `every_time` needs one.
             #[schemars(range(min = 0, max = GAP_MAX_MINUTES))]
@@ -158,9 +169,10 @@ macro_rules! start_body {
                 faults: &mut Faults,
             ) -> StartRules {
                 let config = self.trigger_config.take();
+                let trigger_config = config.and_then(|config| read_trigger(trigger_type, config, fields, faults));
                 let rules = StartRules {
-                    trigger_config: config.and_then(|config| read_trigger(trigger_type, config, fields, faults)),
-                    reentry: self.reentry.unwrap_or_default(),
+                    reentry: self.reentry.unwrap_or_else(|| Reentry::default_for(trigger_config.as_ref())),
+                    trigger_config,
                     reentry_gap_minutes: self.reentry_gap_minutes.unwrap_or(0),
                     enroll_from: self.enroll_from.map(|at| at.0),
                     enroll_until: self.enroll_until.map(|at| at.0),
@@ -190,6 +202,8 @@ impl StartRules {
 
     /// Checks the rules of a sequence with this trigger.
     pub(super) fn check(&self, faults: &mut Faults) {
+        let stops_after_a_year = is_yearly(self.trigger_config.as_ref()) && self.reentry == Reentry::Once;
+        faults.require(!stops_after_a_year, "reentry", "not_allowed", "must not be once for a yearly trigger");
         let gap = self.reentry_gap_minutes;
         let least = i32::from(self.reentry == Reentry::EveryTime);
         if !(least..=GAP_MAX_MINUTES).contains(&gap) {
@@ -279,11 +293,16 @@ pub(super) async fn change(ctx: &mut RequestContext, mut body: ChangeTrigger) ->
         return Err(ApiError::conflict("sequence_archived").detail("an archived sequence is started by nothing"));
     }
     require_named(ctx, &rules).await?;
-    // What is looked for by a sweep is looked for from the beginning.
+    // What is looked for by a sweep is looked for from the beginning, unless it is the same as before: a contact that entered the segment
+    // since the last look still starts the sequence.
     sqlx::query!(
         "update sequences
          set trigger_type = $3, trigger_config = $4, reentry = $5, reentry_gap_minutes = $6, enroll_from = $7, enroll_until = $8,
-             exit_event = $9, triggers_swept_at = null, triggers_tried_at = null, updated_at = now()
+             exit_event = $9, triggers_tried_at = null, updated_at = now(),
+             triggers_swept_at = case
+                 when trigger_type = $3 and (trigger_config ->> 'segment_id', trigger_config ->> 'field')
+                     is not distinct from ($4::jsonb ->> 'segment_id', $4::jsonb ->> 'field') then triggers_swept_at
+             end
          where tenant_id = $1 and id = $2",
         tenant,
         id,

@@ -217,8 +217,8 @@ pub(super) struct LockedSequence {
     pub(super) sender_profile_id: Option<Uuid>,
     /// The newest version, and what is in it.
     pub(super) version: i32,
-    pub(super) steps: i64,
-    pub(super) mails: i64,
+    pub(super) has_steps: bool,
+    pub(super) sends_mail: bool,
 }
 
 /// Locks a sequence.
@@ -235,8 +235,8 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
     .fetch_optional(&mut *db)
     .await?
     .ok_or_else(|| ApiError::not_found("sequence"))?;
-    let counts = sqlx::query!(
-        r#"select count(*) as "steps!", count(*) filter (where step_type = 'send_email') as "mails!"
+    let newest = sqlx::query!(
+        r#"select count(*) > 0 as "has_steps!", count(*) filter (where step_type = 'send_email') > 0 as "sends_mail!"
            from sequence_steps where tenant_id = $1 and sequence_id = $2 and version = $3"#,
         tenant,
         id,
@@ -248,8 +248,8 @@ pub(super) async fn lock(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> Resul
         status: row.status,
         sender_profile_id: row.sender_profile_id,
         version: row.version,
-        steps: counts.steps,
-        mails: counts.mails,
+        has_steps: newest.has_steps,
+        sends_mail: newest.sends_mail,
     })
 }
 

@@ -4,6 +4,8 @@
 pub(crate) mod store;
 mod users;
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -28,7 +30,6 @@ use crate::pipeline::{
     write, write_with_work,
 };
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -227,10 +228,7 @@ impl SnippetTexts {
     /// The names that the texts mention: what they may include.
     pub(crate) fn mentions(&self) -> Vec<String> {
         let texts = [&self.body_html, &self.mjml, &self.body_text].into_iter().flatten();
-        let mut names: Vec<String> = texts.flat_map(|text| mentioned_snippets(text)).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+        texts.flat_map(|text| mentioned_snippets(text)).collect::<BTreeSet<_>>().into_iter().collect()
     }
 }
 

@@ -25,7 +25,6 @@ use crate::{
 pub(super) const NOTE_MAX_CHARS: usize = 1_000;
 const MANY_MAX: usize = 1_000;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -277,12 +276,8 @@ struct SuppressionsLifted {
 /// the address of the contact, too, that the contact was merged into (`ledger::suppressions::suppress`), and is lifted there with it.
 async fn lift(ctx: &mut RequestContext, body: LiftSuppressions) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    faults.require(
-        body.suppression_id.is_some() != body.email.is_some(),
-        "suppression_id",
-        "required",
-        "give either suppression_id or email",
-    );
+    let is_one = body.suppression_id.is_some() != body.email.is_some();
+    faults.require(is_one, "suppression_id", "required", "give either suppression_id or email");
     let address = body.email.as_deref().and_then(|text| faults.address("email", text)).map(Address::into_string);
     faults.finish()?;
     let tenant = ctx.tenant;

@@ -31,8 +31,8 @@ impl Links for PreviewLinks {
 }
 
 /// Adds the fault of merge data that is larger, or nested more deeply, than a rendering takes.
-pub(crate) fn check_data(path: &str, data: &Map<String, Value>, faults: &mut Faults) {
-    if let Err(fault) = DataLimits::default().check(data) {
+pub(crate) fn check_data(path: &str, data: Option<&Map<String, Value>>, faults: &mut Faults) {
+    if let Some(Err(fault)) = data.map(|data| DataLimits::default().check(data)) {
         faults.add(format!("{path}{}", fault.path), fault.code, fault.detail);
     }
 }

@@ -37,7 +37,6 @@ const FIRST_STATUSES: [&str; 2] = ["draft", "active"];
 /// Longest source of a part; the check counts bytes.
 const SOURCE_MAX: usize = 512 * 1024;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .get(
@@ -180,7 +179,7 @@ struct TemplateSaved {
     version: i32,
     /// About new content: it can be sent, and something in it goes wrong in a mailbox.
     warnings: Vec<ContentWarning>,
-    /// Test data that does not fit the template: every field that one of the two has and the other has not.
+    /// Test data that does not fit the template: every value of `data` and of an event that one of the two has and the other has not.
     test_data_misfits: Vec<TestDataMisfit>,
 }
 
@@ -385,13 +384,7 @@ async fn archive(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiE
     // What is about to name it comes before, or finds it archived.
     let row = store::lock(ctx.db(), tenant, id).await?;
     if row.status != "archived" {
-        sqlx::query!(
-            "update templates set status = 'archived', updated_at = now() where tenant_id = $1 and id = $2",
-            tenant,
-            id,
-        )
-        .execute(ctx.db())
-        .await?;
+        store::update(ctx.db(), tenant, id, &row.name, "archived", row.version, row.content_id).await?;
         ctx.audit("template.archived", &id.to_string(), json!({})).await?;
     }
     TemplateArchived::reply(id)

@@ -91,9 +91,7 @@ impl SampleContact {
         ] {
             faults.optional(&format!("{path}.{name}"), text.as_deref(), SAMPLE_TEXT_MAX);
         }
-        if let Some(fields) = &self.fields {
-            merge::check_data(&format!("{path}.fields"), fields, faults);
-        }
+        merge::check_data(&format!("{path}.fields"), self.fields.as_ref(), faults);
     }
 
     /// The names of the tenant's fields that it has.
@@ -165,10 +163,9 @@ pub(super) struct TemplateRendered {
 pub(super) async fn render(ctx: &mut RequestContext, body: RenderTemplate) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
     check_recipient(body.contact_id.as_ref(), body.sample.as_ref(), body.test_data.as_ref(), &mut faults);
-    if let Some(data) = &body.data {
-        faults.require(body.test_data.is_none(), "data", "ambiguous", "give either data or test_data");
-        merge::check_data("data", data, &mut faults);
-    }
+    let both = body.data.is_some() && body.test_data.is_some();
+    faults.require(!both, "data", "ambiguous", "give either data or test_data");
+    merge::check_data("data", body.data.as_ref(), &mut faults);
     faults.finish()?;
     let (tenant, id) = (ctx.tenant, ctx.id("template")?);
     let row = store::as_of(ctx.db(), tenant, id, body.version).await?;

@@ -167,9 +167,7 @@ pub(super) async fn check(
             }
         }
         for (name, values) in [("data", &set.data), ("event_properties", &set.event_properties)] {
-            if let Some(values) = values {
-                merge::check_data(&format!("{path}.{name}"), values, faults);
-            }
+            merge::check_data(&format!("{path}.{name}"), values.as_ref(), faults);
         }
     }
     Ok(())

@@ -24,7 +24,6 @@ pub use confirmation::{ConfirmationChange, TenantConfirmation};
 pub use pages::{PageBranding, PageChange};
 pub use profile::{AttributionChange, ProfileChange, TenantProfile, change, load};
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .post(
@@ -91,12 +90,9 @@ struct TenantLinked {
 /// Finds or creates the engine tenant of (product, environment, the product's own tenant id).
 async fn link(ctx: &mut RequestContext, body: LinkTenant) -> Result<ApiReply, ApiError> {
     let mut faults = Faults::default();
-    faults.require(
-        is_product_tenant_id(&body.product_tenant_id),
-        "product_tenant_id",
-        "invalid",
-        "must have 1 to 255 characters and no control characters",
-    );
+    let is_id = is_product_tenant_id(&body.product_tenant_id);
+    let detail = "must have 1 to 255 characters and no control characters";
+    faults.require(is_id, "product_tenant_id", "invalid", detail);
     let owner = faults.address("email", &body.email);
     faults.one_line("org_name", body.org_name.as_deref().unwrap_or_default(), NAME_MAX);
     faults.one_line("producer_name", body.producer_name.as_deref().unwrap_or_default(), NAME_MAX);

@@ -80,13 +80,6 @@ impl PageChange {
             ),
         }
     }
-
-    /// Whether anything is to be changed.
-    pub(super) fn is_empty(&self) -> bool {
-        ![&self.unsubscribe_text, &self.preferences_text, &self.logo_url, &self.button_color, &self.background_color]
-            .into_iter()
-            .any(Patch::is_given)
-    }
 }
 
 /// Checks a new value and answers what is stored.
@@ -110,12 +103,8 @@ fn logo_address(faults: &mut Faults, path: &str, text: String) -> Option<String>
         let named = matches!(address.host(), Some(Host::Domain(host)) if host.contains('.') && plain(host));
         address.scheme() == "https" && named && address.username().is_empty() && address.password().is_none()
     });
-    faults.require(
-        address.is_some(),
-        path,
-        "invalid",
-        "must be an https address whose host has a name, without user and password",
-    );
+    let detail = "must be an https address whose host has a name, without user and password";
+    faults.require(address.is_some(), path, "invalid", detail);
     let address = address.map(String::from);
     faults.optional(path, address.as_deref(), LOGO_URL_MAX);
     address
@@ -128,12 +117,8 @@ fn page_color(faults: &mut Faults, path: &str, text: &str, beside: [u8; 3]) -> O
         return None;
     };
     let against = if beside == WHITE { "white" } else { "the text of the page" };
-    faults.require(
-        contrast(color, beside) >= CONTRAST_MIN,
-        path,
-        "low_contrast",
-        &format!("must have a contrast of at least {CONTRAST_MIN} with {against}"),
-    );
+    let detail = format!("must have a contrast of at least {CONTRAST_MIN} with {against}");
+    faults.require(contrast(color, beside) >= CONTRAST_MIN, path, "low_contrast", &detail);
     Some(text.to_ascii_lowercase())
 }
 

@@ -94,8 +94,20 @@ pub struct TenantAttribution {
     pub delivery_days: i32,
 }
 
+impl Default for TenantAttribution {
+    fn default() -> Self {
+        Policy::default().into()
+    }
+}
+
+impl From<Policy> for TenantAttribution {
+    fn from(Policy { model, click_days, delivery_days }: Policy) -> Self {
+        Self { model, click_days, delivery_days }
+    }
+}
+
 /// For how many days a tenant's data is kept, where the installation keeps it longer. Null: as long as the installation keeps it.
-#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, Serialize, JsonSchema)]
 pub struct TenantRetention {
     /// Handled requests with their merge data, and the bodies of one-off messages.
     #[schemars(range(min = REQUESTS_DAYS_MIN, max = KEEP_DAYS_MAX))]
@@ -155,31 +167,31 @@ async fn answer(ctx: &mut RequestContext, profile: TenantProfile) -> Result<ApiR
     ApiReply::single(Tenant { engine_tenant_id: tenant, environment, profile, quota })
 }
 
-/// What is to be changed. What is left out stays.
+/// What is to be changed. What is left out stays; null clears.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProfileChange {
-    /// An IANA time zone, such as Europe/Paris.
-    pub timezone: Option<String>,
-    /// The postal address; null clears.
+    /// An IANA time zone, such as Europe/Paris; null: UTC.
+    pub timezone: Patch<String>,
+    /// The postal address.
     #[schemars(with = "Option<PostalAddress>")]
     pub physical_address: Patch<String>,
-    /// An active sender.
+    /// An active sender. There is a default for as long as there is a sender: null leaves it.
     pub default_sender_id: Option<Id>,
-    /// A domain of the tenant; null clears.
+    /// A domain of the tenant.
     pub tracking_domain_id: Patch<Id>,
-    /// How outcomes are credited to mails.
-    pub attribution: Option<AttributionChange>,
-    /// What is kept for fewer days than the installation keeps it.
-    pub retention: Option<RetentionChange>,
+    /// How outcomes are credited to mails; null: as before any change.
+    pub attribution: Patch<AttributionChange>,
+    /// What is kept for fewer days than the installation keeps it; null: nothing.
+    pub retention: Patch<RetentionChange>,
     /// How many marketing mails a contact may get; null: any number.
     pub frequency_cap: Patch<FrequencyCap>,
     /// When mail waits; null: never.
     pub quiet_hours: Patch<NewQuietHours>,
-    /// How contacts are asked to confirm their consent.
-    pub confirmation: Option<ConfirmationChange>,
-    /// What the tenant adds to the pages that recipients open.
-    pub pages: Option<PageChange>,
+    /// How contacts are asked to confirm their consent; null: as the installation does it.
+    pub confirmation: Patch<ConfirmationChange>,
+    /// What the tenant adds to the pages that recipients open; null: nothing.
+    pub pages: Patch<PageChange>,
 }
 
 /// What is to be changed of the retention. What is left out stays; null: as long as the installation keeps it.
@@ -209,31 +221,41 @@ impl RetentionChange {
     }
 }
 
-/// What is to be changed of the attribution. What is left out stays.
+/// What is to be changed of the attribution. What is left out stays; null: as before any change.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttributionChange {
     /// How an outcome is divided between mails.
-    pub model: Option<AttributionModel>,
+    pub model: Patch<AttributionModel>,
     /// How many days before an outcome a person's click counts.
     #[schemars(range(min = 1, max = CLICK_DAYS_MAX))]
-    pub click_days: Option<i32>,
+    pub click_days: Patch<i32>,
     /// How many days before it a delivery counts if there is no click; 0: never.
     #[schemars(range(min = 0, max = DELIVERY_DAYS_MAX))]
-    pub delivery_days: Option<i32>,
+    pub delivery_days: Patch<i32>,
 }
 
 impl AttributionChange {
     /// The attribution after this change. Faults are named by their fields.
-    fn applied_to(&self, before: TenantAttribution, faults: &mut Faults) -> TenantAttribution {
+    fn applied_to(self, before: TenantAttribution, faults: &mut Faults) -> TenantAttribution {
+        let first = TenantAttribution::default();
         let after = TenantAttribution {
-            model: self.model.unwrap_or(before.model),
-            click_days: self.click_days.unwrap_or(before.click_days),
-            delivery_days: self.delivery_days.unwrap_or(before.delivery_days),
+            model: self.model.applied_to(Some(before.model)).unwrap_or(first.model),
+            click_days: self.click_days.applied_to(Some(before.click_days)).unwrap_or(first.click_days),
+            delivery_days: self.delivery_days.applied_to(Some(before.delivery_days)).unwrap_or(first.delivery_days),
         };
         faults.within("attribution.click_days", after.click_days, 1..=CLICK_DAYS_MAX);
         faults.within("attribution.delivery_days", after.delivery_days, 0..=DELIVERY_DAYS_MAX);
         after
+    }
+}
+
+/// A part of the profile after its change. Null takes it back to what it is without one.
+fn changed<T, S: Default>(change: Patch<T>, before: S, applied: impl FnOnce(T, S) -> S) -> S {
+    match change {
+        Patch::Absent => before,
+        Patch::Null => S::default(),
+        Patch::Value(change) => applied(change, before),
     }
 }
 
@@ -242,16 +264,16 @@ impl ProfileChange {
     #[must_use]
     pub fn fields(&self) -> Vec<&'static str> {
         let given = [
-            ("timezone", self.timezone.is_some()),
+            ("timezone", self.timezone.is_given()),
             ("physical_address", self.physical_address.is_given()),
             ("default_sender_id", self.default_sender_id.is_some()),
             ("tracking_domain_id", self.tracking_domain_id.is_given()),
-            ("attribution", self.attribution.is_some()),
-            ("retention", self.retention.is_some()),
+            ("attribution", self.attribution.is_given()),
+            ("retention", self.retention.is_given()),
             ("frequency_cap", self.frequency_cap.is_given()),
             ("quiet_hours", self.quiet_hours.is_given()),
-            ("confirmation", self.confirmation.is_some()),
-            ("pages", self.pages.as_ref().is_some_and(|pages| !pages.is_empty())),
+            ("confirmation", self.confirmation.is_given()),
+            ("pages", self.pages.is_given()),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
@@ -291,8 +313,7 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
     .fetch_optional(&mut *db)
     .await?
     .ok_or_else(|| ApiError::not_found("tenant"))?;
-    let Policy { model, click_days, delivery_days } =
-        Policy::of(db, &[tenant]).await?.remove(&tenant).unwrap_or_default();
+    let policy = Policy::of(db, &[tenant]).await?.remove(&tenant).unwrap_or_default();
     Ok(TenantProfile {
         org_name: row.org_name,
         owner_email: row.owner_email,
@@ -301,7 +322,7 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
         physical_address: row.physical_address,
         default_sender_id: row.default_sender_id,
         tracking_domain_id: row.tracking_domain_id,
-        attribution: TenantAttribution { model, click_days, delivery_days },
+        attribution: policy.into(),
         retention: TenantRetention { requests_days: row.keep_requests_days, imports_days: row.keep_imports_days },
         frequency_cap: row
             .frequency_cap_messages
@@ -336,7 +357,7 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
 /// 422 `physical_address_required` while a sender relies on the address.
 pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) -> Result<TenantProfile, ApiError> {
     let mut faults = Faults::default();
-    if let Some(name) = &change.timezone {
+    if let Some(name) = change.timezone.value() {
         // Reports are cut into days by Postgres, whose list of zones may be older than ours. Before the lock, for which fences may wait:
         // Postgres opens the files of all zones for it.
         let known = sqlx::query_scalar!(
@@ -346,7 +367,7 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
         let known = is_timezone(name) && known.fetch_one(&mut *db).await?;
         faults.require(known, "timezone", "unknown", "must be an IANA time zone such as Europe/Paris");
     }
-    if change.timezone.is_some() || change.quiet_hours.is_given() {
+    if change.timezone.is_given() || change.quiet_hours.is_given() {
         // What is put off by the old quiet hours is put off before this, or not.
         ledger::gate::block_fences(&mut *db, tenant).await?;
     }
@@ -354,14 +375,16 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
     senders::lock_profile_address(&mut *db, tenant).await?;
     let mut wanted = load(&mut *db, tenant).await?;
     let quiet_before = (wanted.quiet_hours.clone(), wanted.timezone.clone());
-    wanted.timezone = change.timezone.unwrap_or(wanted.timezone);
+    wanted.timezone = change.timezone.applied_to(Some(wanted.timezone)).unwrap_or_else(|| "UTC".to_owned());
     let relies_on_address = wanted.physical_address.is_some();
     if let Some(text) = change.physical_address.into_option() {
         wanted.physical_address = faults.postal_address("physical_address", text);
     }
     let attribution_before = wanted.attribution;
-    wanted.attribution = change.attribution.unwrap_or_default().applied_to(wanted.attribution, &mut faults);
-    wanted.retention = change.retention.unwrap_or_default().applied_to(wanted.retention, &mut faults);
+    wanted.attribution =
+        changed(change.attribution, wanted.attribution, |change, before| change.applied_to(before, &mut faults));
+    wanted.retention =
+        changed(change.retention, wanted.retention, |change, before| change.applied_to(before, &mut faults));
     if let Some(cap) = change.frequency_cap.into_option() {
         if let Some(FrequencyCap { messages, days }) = cap {
             faults.within("frequency_cap.messages", messages, 1..=MESSAGES_MAX);
@@ -375,8 +398,9 @@ pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) 
         wanted.quiet_hours = quiet;
     }
     let template_before = wanted.confirmation.template_id;
-    wanted.confirmation = change.confirmation.unwrap_or_default().applied_to(wanted.confirmation, &mut faults);
-    wanted.pages = change.pages.unwrap_or_default().applied_to(wanted.pages, &mut faults);
+    wanted.confirmation =
+        changed(change.confirmation, wanted.confirmation, |change, before| change.applied_to(before, &mut faults));
+    wanted.pages = changed(change.pages, wanted.pages, |change, before| change.applied_to(before, &mut faults));
     faults.finish()?;
     if relies_on_address
         && wanted.physical_address.is_none()

@@ -52,7 +52,6 @@ pub(crate) const PATH: &str = "/v1/transactional";
 /// What it is answered with.
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     let (batch, batch_doc) = array::batch_endpoint();
     Routes::new().post(array::BATCH_PATH, batch, batch_doc).post(
@@ -159,7 +158,6 @@ struct ValidRequest {
     attachments: Vec<ValidAttachment>,
 }
 
-/// A request to store.
 #[derive(Debug)]
 struct NewRequest {
     payload: TransactionalPayload,
@@ -212,7 +210,6 @@ impl ValidRequest {
     }
 }
 
-/// Validates a request, and looks into its files.
 async fn prepare(context: PreparationContext, body: SendTransactional) -> Result<ValidRequest, ApiError> {
     let mut valid = validate(body)?;
     let inspection = valid.inspect_files(&context.ingress, &context.caller.product, context.tenant).await?;
@@ -325,9 +322,7 @@ fn validate(body: SendTransactional) -> Result<ValidRequest, ApiError> {
     if !uploads.is_empty() || invite.is_some() {
         options.get_or_insert_default().has_attachments = true;
     }
-    if let Some(data) = &body.data {
-        merge::check_data("data", data, &mut faults);
-    }
+    merge::check_data("data", body.data.as_ref(), &mut faults);
     faults.finish()?;
     Ok(ValidRequest {
         template_id: template_id.ok_or_else(ApiError::internal)?.0,

@@ -19,6 +19,7 @@ use http::{StatusCode, header};
 use runner::{Intake, MAX_ATTEMPTS, Stage, StageError};
 use runtime::{Counter, Publication};
 use schemas::{DirectKind, Lane, subjects::stream};
+use tokio_util::sync::CancellationToken;
 
 use self::{direct::DirectRequest, reject::DeadLetterQuota, unroutable::UnroutableRequests};
 use super::{
@@ -93,10 +94,11 @@ pub(super) struct DirectRequestStage {
     launches_in_hand: Shares,
     /// Those of them that are handled.
     launches: Shares,
+    shutdown: CancellationToken,
 }
 
-/// Starts taking direct requests, with the runner of the ingress.
-pub(crate) fn start(ingress: &Arc<Ingress>) {
+/// Starts taking direct requests, with the runner of the ingress, until shut down.
+pub(crate) fn start(ingress: &Arc<Ingress>, shutdown: CancellationToken) {
     let dead_letters = Arc::new(DeadLetterQuota::new());
     let router = routes::router(Arc::clone(ingress));
     let stage = Arc::new(DirectRequestStage {
@@ -105,6 +107,7 @@ pub(crate) fn start(ingress: &Arc<Ingress>) {
         dead_letters: Arc::clone(&dead_letters),
         launches_in_hand: Shares::new(LAUNCHES_IN_HAND, LAUNCHES_IN_HAND_PER_PRODUCT),
         launches: Shares::new(LAUNCHES, LAUNCHES_PER_PRODUCT),
+        shutdown,
     });
     let intakes = INTAKE_QUEUES.iter().map(|queue| Intake {
         lane: queue.lane,
@@ -178,7 +181,8 @@ impl DirectRequestStage {
         }
     }
 
-    /// A place and a turn of the product, for a launch. Others take none.
+    /// A place and a turn of the product, for a launch. Others take none. A launch whose turn has not come at shutdown is left to another
+    /// process: counting its audience would outlast the drain.
     async fn take_turn(&self, direct: &DirectRequest) -> Result<Option<[Share; 2]>, StageError> {
         if direct.lane() != Lane::Bulk {
             return Ok(None);
@@ -186,7 +190,8 @@ impl DirectRequestStage {
         let product = direct.subject_of_publisher();
         let busy = || StageError::Busy { reason: "launches_busy", wait: LAUNCH_WAIT };
         let place = self.launches_in_hand.try_take(product, 1).ok_or_else(busy)?;
-        let turn = self.launches.take_turn(product).await.map_err(|_| busy())?;
+        let turn = self.shutdown.run_until_cancelled(self.launches.take_turn(product)).await;
+        let turn = turn.and_then(Result::ok).ok_or_else(busy)?;
         Ok(Some([place, turn]))
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{SecondsFormat, Utc};
+use chrono::Utc;
 use runner::{DeadLetter, StageError};
 use runtime::{Counter, Publication};
 use schemas::{
@@ -19,7 +19,7 @@ use super::{NAME, direct::DirectRequest};
 use crate::{
     api::transactional::array::RefusedItem,
     bus::calls::operation_of_kind,
-    pipeline::{Operation, error::ApiError, request_log::known_part, tenant_named_in},
+    pipeline::{Operation, error::ApiError, request_log::known_part, tenant_named_in, time},
     public::rate::RateWindows,
     routes,
 };
@@ -180,7 +180,7 @@ fn rejected_event(
         (header::CE_ID, id.to_string()),
         (header::CE_TYPE, EventType::RequestRejected.as_str().to_owned()),
         (header::CE_SOURCE, format!("/postrider/{}/{}", publisher.product, publisher.environment)),
-        (header::CE_TIME, direct.published_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
+        (header::CE_TIME, time(direct.published_at)),
     ];
     Ok(Some(publication))
 }

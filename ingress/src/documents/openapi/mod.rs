@@ -25,7 +25,7 @@
 //!   descriptions, and each type is a component under its name, so a name stands once in the crate. Examples of answers are made from
 //!   the schemas; the example of a body stands in the `Doc`, and a test sends it.
 //! - A list is registered with `read_page`, answered by `ApiReply::page`, and its rows are a
-//!   [`Resource`](crate::pipeline::Resource); so is what `ApiReply::single` answers.
+//!   [`Resource`](crate::pipeline::page::Resource); so is what `ApiReply::single` answers.
 //! - A body type has `#[serde(deny_unknown_fields)]`. An `Option` or a [`Patch`](crate::pipeline::Patch) may be left out or null; a field with
 //!   `#[serde(default)]` may be left out, and with `or_default` be null. Limits come from the constants the checks use: `#[schemars(length(max = NOTE_MAX))]`,
 //!   `#[schemars(extend("enum" = STATUSES))]`, and `#[schemars(with = "Name<NAME_MAX>")]` with the kinds of text in `types`, which also

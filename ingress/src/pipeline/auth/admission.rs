@@ -38,13 +38,11 @@ pub struct RateState {
 
 impl RateState {
     /// Requests left for now.
-    #[must_use]
     pub fn remaining(self) -> u32 {
         self.limit.saturating_sub(self.used)
     }
 
     /// Whether this request is one too many.
-    #[must_use]
     pub fn is_exceeded(self) -> bool {
         self.used > self.limit
     }
@@ -53,9 +51,7 @@ impl RateState {
 /// The tenant that a request names.
 #[derive(Debug, Clone)]
 pub struct NamedTenant {
-    /// The product of the key.
     pub product: String,
-    /// The environment of the key.
     pub environment: &'static str,
     /// The product's own id of the tenant.
     pub product_tenant_id: String,
@@ -122,7 +118,6 @@ pub struct Admissions {
 
 impl Admissions {
     /// Starts to admit, a group at a time. Must be called in a runtime; connects at the first request.
-    #[must_use]
     pub fn start(by_key: PreparedPool) -> Self {
         let (queue, entries) = mpsc::channel(QUEUE);
         tokio::spawn(run_admissions(by_key, entries));

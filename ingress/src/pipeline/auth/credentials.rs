@@ -15,7 +15,6 @@ const SIGNED: [&str; 6] = [PRODUCT, ENVIRONMENT, API_KEY, TIMESTAMP, NONCE, SIGN
 /// The credentials of one request, as received. `Debug` is left out: it would print the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The API key.
     pub key: String,
     /// The other five `X-Service-…` headers of signed mode; none beside `Authorization: Bearer`.
     pub signed: Option<Signed>,
@@ -24,11 +23,8 @@ pub struct Credentials {
 /// The headers of signed mode beside the key, as received.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Signed {
-    /// The product the caller says it is.
     pub product: String,
-    /// The environment it wants.
     pub environment: String,
-    /// When it signed.
     pub timestamp: String,
     /// Single use.
     pub nonce: String,

@@ -37,11 +37,8 @@ pub struct Caller {
     pub lineage: Uuid,
     /// The lineage with which it shares a rate limit.
     pub rate_lineage: Uuid,
-    /// The product the key was issued to.
     pub product: String,
-    /// The environment the key was issued for.
     pub environment: Environment,
-    /// The scopes of the key.
     pub scopes: Vec<String>,
     /// If set, the key works for this tenant only.
     pub tenant_id: Option<Uuid>,
@@ -50,7 +47,6 @@ pub struct Caller {
 
 impl Caller {
     /// A product on the bus, where the permissions of the NATS user replace a key: it has every scope of a product. `id` replaces the key's.
-    #[must_use]
     pub fn on_the_bus(id: Uuid, product: String, environment: Environment) -> Self {
         let scopes = schemas::scope::ALL.iter().map(|scope| (*scope).to_owned()).collect();
         Self {
@@ -71,13 +67,11 @@ impl Caller {
     }
 
     /// Whether the key has a scope. A write scope does not imply the read scope.
-    #[must_use]
     pub fn may(&self, scope: &str) -> bool {
         self.scopes.iter().any(|held| held == scope)
     }
 
     /// The actor in the audit log.
-    #[must_use]
     pub fn actor(&self) -> String {
         format!("key:{}", self.key_id)
     }
@@ -100,7 +94,6 @@ pub struct ApiKeys {
 
 impl ApiKeys {
     /// Makes an empty cache in front of the database.
-    #[must_use]
     pub fn new(pool: PgPool) -> Self {
         let cached = Cache::builder().max_capacity(CACHED_KEYS_MAX).time_to_live(CACHED).build();
         let unknown = Cache::builder().max_capacity(CACHED_KEYS_MAX).time_to_live(CACHED).build();

@@ -1,8 +1,8 @@
 //! Authenticates and authorises a request.
 
-pub mod admission;
-pub mod credentials;
-pub mod keys;
+pub(crate) mod admission;
+mod credentials;
+pub(crate) mod keys;
 pub mod signature;
 pub mod sweep;
 
@@ -10,27 +10,24 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use bytes::Bytes;
-use chrono::{SecondsFormat, Utc};
+use chrono::Utc;
 use http::{StatusCode, request::Parts};
 use uuid::Uuid;
 
-pub use admission::{Admissions, RateState};
-pub use keys::{ApiKeys, Caller};
-
 use self::{
-    admission::AdmissionRequest,
+    admission::{AdmissionRequest, RateState},
     credentials::{Credentials, Signed},
+    keys::Caller,
     signature::SignedParts,
 };
 use crate::{
-    pipeline::{KeyAccess, body, error::ApiError, observed::Observed, peer::Peer},
+    pipeline::{KeyAccess, body, error::ApiError, observed::Observed, page::time, peer::Peer},
     state::Ingress,
 };
 
 /// A request whose caller is authenticated and has the scope.
 #[derive(Debug)]
-pub struct AdmittedRequest {
-    /// The caller.
+pub(crate) struct AdmittedRequest {
     pub caller: Arc<Caller>,
     /// The body, exactly as received.
     pub body: Bytes,
@@ -41,8 +38,7 @@ pub struct AdmittedRequest {
 /// A caller that the permissions of the bus have authenticated. It is an extension of a request made in this process: no request over
 /// HTTP can have one.
 #[derive(Debug, Clone)]
-pub struct TrustedCaller {
-    /// The caller.
+pub(crate) struct TrustedCaller {
     pub caller: Arc<Caller>,
     /// Run the handler, answer, and roll back.
     pub dry_run: bool,
@@ -66,11 +62,7 @@ pub(super) async fn admit(
         return admit_trusted(ingress, Arc::clone(caller), unread, access, observed).await;
     }
     let Credentials { key, signed } = Credentials::read(&parts.headers)?;
-    let caller = ingress
-        .keys
-        .find(&key, Peer::of_request(ingress, parts).ip())
-        .await?
-        .ok_or_else(|| ApiError::unauthorized("invalid_api_key").detail("the API key is not valid"))?;
+    let caller = ingress.keys.find(&key, Peer::of_request(ingress, parts).ip()).await?.ok_or_else(invalid_api_key)?;
     observed.trace.caller = Some(Arc::clone(&caller));
     if let Some(signed) = &signed {
         check_timestamp(signed)?;
@@ -91,6 +83,11 @@ pub(super) async fn admit(
     check_scope(&caller, access.scope)?;
     ingress.keys.note_use(&caller).await;
     Ok(AdmittedRequest { caller, body, tenant })
+}
+
+/// 401 for a key that is unknown, revoked or expired.
+pub(crate) fn invalid_api_key() -> ApiError {
+    ApiError::unauthorized("invalid_api_key").detail("the API key is not valid")
 }
 
 fn check_scope(caller: &Caller, scope: &str) -> Result<(), ApiError> {
@@ -123,7 +120,7 @@ fn check_timestamp(signed: &Signed) -> Result<(), ApiError> {
     if signature::is_fresh(&signed.timestamp, now) {
         return Ok(());
     }
-    let now = now.to_rfc3339_opts(SecondsFormat::Millis, true);
+    let now = time(now);
     Err(ApiError::unauthorized("stale_timestamp")
         .detail(format!("X-Service-Timestamp must be RFC 3339 and within 5 minutes of server time, which is {now}")))
 }

@@ -15,7 +15,6 @@ use crate::{
 /// The state, and the error code, without the database.
 const UNAVAILABLE: &str = "unavailable";
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new().get(
         "/health",

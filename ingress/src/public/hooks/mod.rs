@@ -47,7 +47,6 @@ pub fn path_of(provider: &str, connection: Uuid) -> Option<String> {
     ProviderKind::HTTP.contains(&provider).then(|| format!("/hooks/{provider}/{connection}"))
 }
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     Routes::new().post(
         "/hooks/{provider}/{connection}",

@@ -16,7 +16,6 @@ const GATHER: Duration = Duration::from_millis(10);
 /// Events stored at a time in each process: they share the pool with the API.
 const CONCURRENT_MAX: usize = 8;
 
-/// The state of provider webhooks.
 #[derive(Debug)]
 pub struct Hooks {
     pub(super) connections: Connections,

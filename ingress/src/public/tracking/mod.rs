@@ -25,7 +25,6 @@ use crate::{
 /// A transparent GIF of one pixel.
 const PIXEL: &[u8] = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x01D\x00;";
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     let pixel =
         |id, summary| describe(id, summary).other(200, "A transparent GIF", "image/gif").refuses(404, &["not_found"]);

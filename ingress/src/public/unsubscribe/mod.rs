@@ -47,7 +47,6 @@ const BODY_MAX_BYTES: usize = 16 * 1024;
 /// Tries of an opt-out while an import holds its contact, of a second each.
 const OPT_OUT_TRIES: u32 = 10;
 
-/// The routes.
 pub(crate) fn routes() -> Routes {
     // HEAD goes the way of GET, which does nothing.
     Routes::new()
@@ -139,7 +138,7 @@ type PageAnswer = Result<Response, Response>;
 
 async fn ask(State(ingress): State<Arc<Ingress>>, link: FollowedLink, headers: HeaderMap) -> PageAnswer {
     let (claims, page) = open_page(&ingress, Purpose::Unsubscribe, &link, &headers).await?;
-    Ok(page.ask(false, topics_token(&ingress, &link, &claims).await.as_deref()))
+    question(&ingress, &link, &claims, &page, false).await
 }
 
 async fn leave(
@@ -153,7 +152,7 @@ async fn leave(
     let not_left = |error: ApiError| page.not_left(error.status);
     let body = read_body(&ingress, claims.send_id, body, &headers).await.map_err(not_left)?;
     let Some(method) = method(&body) else {
-        return Ok(page.ask(true, topics_token(&ingress, &link, &claims).await.as_deref()));
+        return question(&ingress, &link, &claims, &page, true).await;
     };
     let evidence = evidence(peer, &headers);
     let work = opt_out(Arc::clone(&ingress), claims.clone(), method, evidence);
@@ -204,11 +203,23 @@ async fn preferences_token(ingress: &Ingress, link: &FollowedLink, claims: &Toke
     (!link.is_on_foreign_host(ingress, claims).await).then(seal)
 }
 
-/// The token of the preferences page, where that page has topics to choose from. A page that cannot know it offers none.
-async fn topics_token(ingress: &Ingress, link: &FollowedLink, claims: &TokenClaims) -> Option<String> {
-    let token = preferences_token(ingress, link, claims).await?;
-    let (_, topics) = preferences::find_preferences(ingress, claims).await.ok().flatten()?;
-    (!topics.is_empty()).then_some(token)
+/// The page with the button, which leads to the preferences page if that has topics to choose from. A page that cannot know it still opens.
+/// `again`: a form said nothing.
+async fn question(
+    ingress: &Ingress,
+    link: &FollowedLink,
+    claims: &TokenClaims,
+    page: &PageWriter,
+    again: bool,
+) -> PageAnswer {
+    let found = preferences::find_preferences(ingress, claims).await;
+    if matches!(found, Ok(None)) {
+        // Its recipient is erased or not known: the button would change nothing.
+        return Err(page.no_such_link());
+    }
+    let has_topics = found.ok().flatten().is_some_and(|(_, topics)| !topics.is_empty());
+    let token = if has_topics { preferences_token(ingress, link, claims).await } else { None };
+    Ok(page.ask(again, token.as_deref()))
 }
 
 /// The client of a choice.

@@ -140,8 +140,9 @@ impl PageWriter {
         let texts = &self.texts.preferences;
         let (status, result) = match result {
             None | Some(FormResult::NotUnderstood) => self.asking(result.is_some()),
-            Some(FormResult::Saved) => (StatusCode::OK, status_line(texts.saved)),
-            Some(FormResult::Back) => (StatusCode::OK, status_line(texts.is_back)),
+            Some(FormResult::Back) if !recipient.held => (StatusCode::OK, status_line(texts.is_back)),
+            // A suppression that is left still holds the mail back: the page says it below.
+            Some(FormResult::Saved | FormResult::Back) => (StatusCode::OK, status_line(texts.saved)),
             Some(FormResult::Left) => (StatusCode::OK, status_line(&self.say(texts.has_left))),
         };
         let about = self
@@ -336,6 +337,18 @@ mod tests {
                 assert!(!html.contains("http://") && !html.contains("https://"), "{html}");
                 let body = html.split("<body>").nth(1).unwrap();
                 assert!(!body.contains('{') && !body.contains('}'), "a placeholder is left: {body}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_recipient_still_held_back_is_not_said_to_be_subscribed() {
+        for texts in ALL {
+            for held in [false, true] {
+                let recipient = Recipient { held, ..recipient(false) };
+                let html = html(reader(texts, None).preferences(&recipient, &[], Some(FormResult::Back))).await;
+                let said = [texts.preferences.is_back, texts.preferences.saved].map(|text| html.contains(text));
+                assert_eq!(said, [!held, held], "{html}");
             }
         }
     }

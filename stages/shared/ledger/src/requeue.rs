@@ -64,11 +64,11 @@ pub struct Requeued {
     pub requests: u64,
     /// Deferred sends that will be tried now.
     pub forward: u64,
-    /// Open batches that were left alone, by reason.
+    /// Open batches and requests that were left alone, by reason.
     pub not_requeued: NotRequeued,
 }
 
-/// Open batches that an announcement does not help, by reason.
+/// Open batches, and requests that become batches, that an announcement does not help, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct NotRequeued {
     /// Their campaign or their tenant is paused.
@@ -81,6 +81,10 @@ pub struct NotRequeued {
     pub in_progress: i64,
     /// All that is open is deferred to later.
     pub deferred: i64,
+    /// Requests whose sends are not written yet: they wait for their time.
+    pub scheduled: i64,
+    /// Requests that are due and whose sends are not written yet: they wait for the audience stage, a launch also for an earlier one.
+    pub unwritten: i64,
 }
 
 impl Requeued {
@@ -96,12 +100,17 @@ impl Requeued {
         add(self.requests, "request(s) announced again");
         add(self.forward, "deferred send(s) brought forward");
         add(decided, &format!("unknown send(s) decided as {}", outcome.map_or("", OperatorOutcome::as_str)));
-        let count = |batches: i64| u64::try_from(batches).unwrap_or(0);
+        let count = |left: i64| u64::try_from(left).unwrap_or(0);
         add(count(self.not_requeued.paused), "batch(es) paused: `postrider pause list`");
         add(count(self.not_requeued.waiting), "batch(es) waiting for dispatch or for their time");
         add(count(self.not_requeued.held), "batch(es) waiting for the winner of an A/B test");
         add(count(self.not_requeued.in_progress), "batch(es) in progress");
         add(count(self.not_requeued.deferred), "batch(es) deferred to later: `--now` tries them at once");
+        add(count(self.not_requeued.scheduled), "request(s) waiting for their time: their sends are not written yet");
+        add(
+            count(self.not_requeued.unwritten),
+            "request(s) waiting for the audience stage or an earlier launch: their sends are not written yet",
+        );
         add(unknown_sends, "send(s) still unknown: they may have arrived; `--unknown-as sent|failed` decides them");
         if parts.is_empty() { "nothing is owed".to_owned() } else { parts.join("; ") }
     }
@@ -125,7 +134,7 @@ pub async fn requeue(pool: &PgPool, scope: &RequeueScope, now: bool) -> sqlx::Re
     .fetch_all(&mut *tx)
     .await?;
     let forward = if now { bring_forward(&mut tx, tenant, &batches, scope.send()).await? } else { 0 };
-    let not_requeued = count_not_requeued(&mut tx, tenant, &batches).await?;
+    let not_requeued = count_not_requeued(&mut tx, scope, &batches).await?;
     let requeued = sqlx::query!(
         "update batches b set announce_after = now(), quiet_at = least(b.quiet_at, now())
          from batches w
@@ -211,15 +220,28 @@ async fn bring_forward(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid], on
     Ok(moved)
 }
 
-/// Counts the open batches that are not announced again, by reason.
-async fn count_not_requeued(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid]) -> sqlx::Result<NotRequeued> {
+/// Counts the open batches and the requests that are not announced again, by reason.
+async fn count_not_requeued(
+    db: &mut PgConnection,
+    scope: &RequeueScope,
+    batches: &[Uuid],
+) -> sqlx::Result<NotRequeued> {
+    let (campaign, batch) = scope.batches();
     sqlx::query_as!(
         NotRequeued,
-        r#"select count(*) filter (where r.is_paused) as "paused!",
+        // A request that was made due in this transaction is announced now.
+        r#"with accepted as (
+               select r.due_at from requests r
+               where r.tenant_id = $1 and r.state = 'accepted' and r.announce_after <> now()
+                 and (r.id between $3 and last_id_of($3) or r.kind = 'campaign-launch' and r.payload ->> 'campaign_id' = $4)
+           )
+           select count(*) filter (where r.is_paused) as "paused!",
                   count(*) filter (where not r.is_paused and r.state in ('waiting', 'timed')) as "waiting!",
                   count(*) filter (where not r.is_paused and r.state = 'held') as "held!",
                   count(*) filter (where not r.is_paused and r.state = 'announced' and r.queued + r.deferred = 0) as "in_progress!",
-                  count(*) filter (where not r.is_paused and r.state = 'resting' and r.announce_after > now()) as "deferred!"
+                  count(*) filter (where not r.is_paused and r.state = 'resting' and r.announce_after > now()) as "deferred!",
+                  (select count(*) from accepted a where a.due_at > now()) as "scheduled!",
+                  (select count(*) from accepted a where a.due_at <= now()) as "unwritten!"
            from (
                select b.*, t.paused_at is not null or coalesce(c.paused, false) as is_paused
                from batches b
@@ -227,8 +249,10 @@ async fn count_not_requeued(db: &mut PgConnection, tenant: Uuid, batches: &[Uuid
                left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
                where b.tenant_id = $1 and b.id = any($2)
            ) r"#,
-        tenant,
+        scope.tenant,
         batches,
+        batch,
+        campaign.map(|id| id.to_string()),
     )
     .fetch_one(db)
     .await
@@ -266,13 +290,14 @@ mod tests {
     fn the_summary_names_what_was_done_and_what_was_not() {
         let nothing = Requeued::default();
         assert_eq!(nothing.summary(0, None, 0), "nothing is owed");
-        let not_requeued = NotRequeued { paused: 2, ..NotRequeued::default() };
+        let not_requeued = NotRequeued { paused: 2, scheduled: 5, ..NotRequeued::default() };
         let requeued = Requeued { batches: 3, not_requeued, ..Requeued::default() };
         let summary = requeued.summary(1, Some(OperatorOutcome::Sent), 4);
         for part in [
             "3 batch(es) announced again",
             "1 unknown send(s) decided as sent",
             "2 batch(es) paused",
+            "5 request(s) waiting for their time",
             "4 send(s) still unknown",
         ] {
             assert!(summary.contains(part), "{summary}");

@@ -397,7 +397,7 @@ fn wanted(kind: ValueKind) -> &'static str {
         ValueKind::Text | ValueKind::TextList | ValueKind::Email | ValueKind::Word(_) => "must be a string",
         ValueKind::Number => "must be a number",
         ValueKind::Boolean => "must be true or false",
-        ValueKind::Date => "must be a date as YYYY-MM-DD",
+        ValueKind::Date => "must be an existing date as YYYY-MM-DD",
         ValueKind::Instant => "must be a time with a zone, as 2026-03-01T09:00:00Z (RFC 3339)",
     }
 }

@@ -28,14 +28,10 @@ pub(super) const LIMITS: Limits = Limits {
     time: Duration::from_secs(10),
 };
 
-/// The result of inspecting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum InspectionResult {
     /// It is what its extension says. A text is encoded so.
-    Good {
-        /// For texts.
-        charset: Option<Charset>,
-    },
+    Good { charset: Option<Charset> },
     /// It is not passed on.
     Refused(AttachmentRefusal),
 }

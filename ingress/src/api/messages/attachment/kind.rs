@@ -40,12 +40,10 @@ impl FileKind {
         matches!(self, Self::Png | Self::Jpeg)
     }
 
-    /// Whether it is read as text.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Self::Csv | Self::Txt)
     }
 
-    /// The registered media type.
     pub(super) fn media_type(self) -> &'static str {
         match self {
             Self::Pdf => "application/pdf",
@@ -102,7 +100,6 @@ impl FileKind {
     }
 }
 
-/// The content type that the caller declared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct DeclaredType {
     charset: Option<String>,

@@ -114,7 +114,6 @@ impl std::fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// The bytes of the file, decoded.
     pub(crate) fn decoded_bytes(&self) -> usize {
         decoded_bytes(&self.base64)
     }
@@ -179,30 +178,14 @@ fn upload(faults: &mut Faults, place: usize, body: NewAttachment) -> Option<Uplo
     let path = |field: &str| format!("attachments[{place}].{field}");
     let base64 = faults.required(&path("content_base64"), body.content_base64);
     let filename = faults.required(&path("filename"), body.filename)?;
-    let kind = match name::check(&filename) {
-        Ok(kind) => kind,
-        Err((code, detail)) => {
-            faults.add(path("filename"), code, detail);
-            return None;
-        }
+    let kind = name::check(&filename).map_err(|(code, detail)| faults.add(path("filename"), code, detail)).ok()?;
+    let declared = body.content_type.map_or(Some(DeclaredType::default()), |text| kind.declared(&text, &filename));
+    let Some(declared) = declared else {
+        faults.add(path("content_type"), TYPE_MISMATCH, type_mismatch(kind));
+        return None;
     };
-    let declared = match body.content_type {
-        None => DeclaredType::default(),
-        Some(text) => match kind.declared(&text, &filename) {
-            Some(declared) => declared,
-            None => {
-                faults.add(path("content_type"), TYPE_MISMATCH, type_mismatch(kind));
-                return None;
-            }
-        },
-    };
-    let is_shown = body.content_id.is_some();
-    faults.require(
-        kind.is_image() || !is_shown,
-        &path("content_id"),
-        "not_allowed",
-        "only an image can be shown by the HTML",
-    );
+    let may_be_shown = kind.is_image() || body.content_id.is_none();
+    faults.require(may_be_shown, &path("content_id"), "not_allowed", "only an image can be shown by the HTML");
     Some(Upload { filename, kind, declared, content_id: body.content_id, base64: base64? })
 }
 

@@ -36,7 +36,6 @@ const MACRO_SHEETS: [u8; 2] = [1, 6];
 /// The offset of the type in an entry.
 const SHEET_TYPE_AT: usize = 5;
 
-/// Checks a workbook.
 pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
     if !content.starts_with(MAGIC) {
         return Err(AttachmentRefusal::Mismatch.into());

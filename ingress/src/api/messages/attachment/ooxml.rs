@@ -42,7 +42,6 @@ impl OoxmlDocument {
     }
 }
 
-/// Checks a document.
 pub(super) fn inspect(content: &[u8], document: OoxmlDocument, budget: &Budget) -> Result<(), InspectionFault> {
     ole::refuse_encrypted(content, budget)?;
     let mut looking = DocumentLimits {

@@ -36,7 +36,6 @@ const REFUSED: [(&[u8], AttachmentRefusal); 9] = [
     (b"GoToE", AttachmentRefusal::Embedded),
 ];
 
-/// Checks a document.
 pub(super) fn inspect(content: &[u8], budget: &Budget) -> Result<(), InspectionFault> {
     let version = content.strip_prefix(b"%PDF-").ok_or(AttachmentRefusal::Mismatch)?;
     if !matches!(version.first(), Some(b'1' | b'2')) {

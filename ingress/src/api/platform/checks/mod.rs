@@ -203,13 +203,13 @@ fn paused(pauses: Option<&PauseFacts>) -> HealthCheck {
     let check = check.observed(format!("{stages}; {} tenant(s)", pauses.tenants));
     // Without one of these no mail goes out at all.
     let stops_mail = pauses.stages.iter().any(|stage| SENDING.contains(&stage.as_str()));
+    let (status, cause) = match stops_mail {
+        true => (HealthStatus::Crit, "no mail goes out: a stage it goes through is paused"),
+        false => (HealthStatus::Warn, "work waits because an operator wants it to"),
+    };
     check.because(
-        if stops_mail { HealthStatus::Crit } else { HealthStatus::Warn },
-        if stops_mail {
-            "no mail goes out: a stage it goes through is paused"
-        } else {
-            "work waits because an operator wants it to"
-        },
+        status,
+        cause,
         &["`postrider pause list` has operator and reason", "`postrider resume stage|tenant …` ends the pause"],
         "paused",
     )

@@ -165,17 +165,14 @@ pub(super) fn providers(pings: Option<&[ProviderPing]>) -> HealthCheck {
     };
     let observed: Vec<String> = pings
         .iter()
-        .map(|ping| match (&ping.error_code, ping.latency_ms) {
-            (_, Some(latency)) if ping.ok => {
-                format!("{} answered in {latency} ms, {} s ago", ping.provider, ping.asked_seconds)
-            }
-            (Some(code), _) => format!("{} said {code}, {} s ago", ping.provider, ping.asked_seconds),
-            _ => format!(
-                "{} {}, {} s ago",
-                ping.provider,
-                if ping.ok { "answered" } else { "did not answer" },
-                ping.asked_seconds
-            ),
+        .map(|ping| {
+            let said = match (&ping.error_code, ping.latency_ms) {
+                (_, Some(latency)) if ping.ok => format!("answered in {latency} ms"),
+                (Some(code), _) => format!("said {code}"),
+                (None, _) if ping.ok => "answered".to_owned(),
+                (None, _) => "did not answer".to_owned(),
+            };
+            format!("{} {said}, {} s ago", ping.provider, ping.asked_seconds)
         })
         .collect();
     let check = check.observed(observed.join("; "));

@@ -21,7 +21,6 @@ use crate::pipeline::{
 
 pub(in crate::api::transactional) const BATCH_PATH: &str = "/v1/transactional/batch";
 
-/// The endpoint with its documentation.
 pub(in crate::api::transactional) fn batch_endpoint() -> (RouteEndpoint, Doc) {
     let doc = Doc::new(
         "sendTransactionalBatch",

@@ -1,6 +1,6 @@
 //! One request of an array and its state: open, accepted, repeated or refused.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use schemas::rejected::Refusal;
 use serde_json::{Map, Value};
@@ -25,12 +25,10 @@ const KEY: &str = "idempotency_key";
 /// The id of an accepted item's send, or why it is refused.
 pub(super) type ItemOutcome = Result<Uuid, Refusal>;
 
-/// A request of an array.
 #[derive(Debug)]
 pub(super) struct ArrayItem {
     /// Its index, from 0.
     pub index: usize,
-    /// Its own key, if it has one.
     pub key: Option<IdempotencyKey>,
     /// True if it claimed its key: its answer is stored there. What another request stored under the key stays.
     pub holds_key: bool,
@@ -43,7 +41,6 @@ pub(super) struct ArrayItem {
     inspection: Option<Inspection>,
 }
 
-/// The state of an item.
 #[derive(Debug)]
 pub(super) enum ItemState {
     /// Read and validated on its own: a valid request, or the error that refuses it once its key is claimed.
@@ -52,7 +49,6 @@ pub(super) enum ItemState {
     Accepted(Uuid),
     /// Accepted before, under the same key. `None`: by an earlier item of this array.
     Repeated(Option<Uuid>),
-    /// Refused.
     Refused(Refusal),
     /// Left until the array comes again: its tenant's requests cannot be handled now.
     Left,
@@ -96,7 +92,6 @@ impl ArrayItem {
         matches!(self.state, ItemState::Open(_))
     }
 
-    /// Refuses the item.
     pub(super) fn refuse(&mut self, error: &ApiError) {
         self.state = ItemState::Refused(error.refusal());
     }
@@ -143,7 +138,6 @@ impl ArrayItem {
     }
 }
 
-/// The requests of an array.
 #[derive(Debug)]
 pub(super) struct ArrayItems(Vec<ArrayItem>);
 
@@ -252,17 +246,14 @@ impl ArrayItems {
         self.0.iter().filter(move |item| item.tenant == Some(tenant)).filter_map(ArrayItem::valid)
     }
 
-    /// The templates a tenant's requests name.
     pub(super) fn templates(&self, tenant: Uuid) -> Vec<Uuid> {
         distinct(self.valid(tenant).map(|valid| valid.template_id))
     }
 
-    /// The contacts a tenant's requests name.
     pub(super) fn contacts(&self, tenant: Uuid) -> Vec<&NamedContact> {
         self.valid(tenant).map(|valid| &valid.contact).collect()
     }
 
-    /// The senders a tenant's requests name.
     pub(super) fn senders(&self, tenant: Uuid) -> Vec<Uuid> {
         distinct(self.valid(tenant).filter_map(|valid| valid.sender_id))
     }
@@ -304,10 +295,7 @@ impl ArrayItems {
 
 /// Each id once, in order.
 fn distinct(ids: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
-    let mut ids: Vec<Uuid> = ids.collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids
+    ids.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 #[cfg(test)]

@@ -55,7 +55,6 @@ pub(crate) const ARRAY_MAX: usize = schemas::ids::BATCH_MAX;
 pub(crate) struct ArraySummary {
     /// How many are accepted, now or before.
     pub accepted: usize,
-    /// The refused ones.
     pub refused: Vec<RefusedItem>,
     /// The indexes of those that are left until the array comes again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,14 +68,11 @@ impl ArraySummary {
     }
 }
 
-/// A refused item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RefusedItem {
     /// Its index, from 0.
     pub index: usize,
-    /// Its idempotency key, if it has one.
     pub idempotency_key: Option<String>,
-    /// The reason.
     pub refusal: Refusal,
 }
 
@@ -198,7 +194,7 @@ async fn accept_for_tenant(
     for item in items.of_mut(tenant) {
         item.decide(|valid| {
             let content = contents.get(&valid.template_id).copied().ok_or_else(template_not_found)?;
-            let sender = ready(senders.of(valid.sender_id), valid.sender_id)?;
+            let sender = ready(senders.get(&valid.sender_id).copied(), valid.sender_id)?;
             let address = contacts.address(&valid.contact)?;
             let send = batches.next_send(content, sender, valid.options.as_ref());
             requests.push(valid.into_request(send, address, content, sender));

@@ -1,6 +1,6 @@
 //! The lookups and rows of an array: one statement for each step, whatever the number of requests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use schemas::DomainStatus;
 use sqlx::PgConnection;
@@ -14,16 +14,14 @@ use crate::{
 
 /// Finds the tenant of each item. Refuses items whose tenant is not linked to the caller's product.
 pub(super) async fn find_tenants(db: &mut PgConnection, caller: &Caller, items: &mut ArrayItems) -> sqlx::Result<()> {
-    let mut names: Vec<String> =
-        items.iter().filter_map(|item| item.claim.as_ref()).map(|claim| claim.product_tenant_id.clone()).collect();
-    names.sort_unstable();
-    names.dedup();
+    let claims = items.iter().filter_map(|item| item.claim.as_ref());
+    let names: BTreeSet<String> = claims.map(|claim| claim.product_tenant_id.clone()).collect();
     let rows = sqlx::query!(
         "select product_tenant_id, tenant_id from tenant_links
          where product = $1 and environment = $2 and product_tenant_id = any ($3)",
         caller.product,
         caller.environment.as_str(),
-        &names,
+        &Vec::from_iter(names),
     )
     .fetch_all(db)
     .await?;
@@ -57,25 +55,12 @@ pub(super) async fn find_contents(
     Ok(rows.into_iter().map(|row| (row.id, row.content_id)).collect())
 }
 
-/// The senders that requests name, and the tenant's default.
-#[derive(Debug, Default)]
-pub(super) struct ArraySenders {
-    named: HashMap<Uuid, Readiness>,
-    default: Option<Readiness>,
-}
-
-impl ArraySenders {
-    /// The sender that is named, or the default.
-    pub(super) fn of(&self, named: Option<Uuid>) -> Option<Readiness> {
-        match named {
-            Some(id) => self.named.get(&id).copied(),
-            None => self.default,
-        }
-    }
-}
-
-/// The senders with these ids, and the tenant's default. None of them is removed before this transaction ends.
-pub(super) async fn find_senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Result<ArraySenders> {
+/// The senders with these ids and, under none, the tenant's default. None of them is removed before this transaction ends.
+pub(super) async fn find_senders(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    ids: &[Uuid],
+) -> sqlx::Result<HashMap<Option<Uuid>, Readiness>> {
     let rows = sqlx::query!(
         r#"select s.id, s.is_default, s.status = 'active' as "active!", d.status as "domain_status: DomainStatus"
            from senders s
@@ -88,12 +73,12 @@ pub(super) async fn find_senders(db: &mut PgConnection, tenant: Uuid, ids: &[Uui
     )
     .fetch_all(db)
     .await?;
-    let mut senders = ArraySenders::default();
+    let mut senders = HashMap::new();
     for row in rows {
         let readiness = Readiness { id: row.id, active: row.active, domain_status: row.domain_status };
-        senders.named.insert(row.id, readiness);
+        senders.insert(Some(row.id), readiness);
         if row.is_default {
-            senders.default = Some(readiness);
+            senders.insert(None, readiness);
         }
     }
     Ok(senders)

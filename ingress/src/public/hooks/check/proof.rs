@@ -12,7 +12,6 @@ const AHEAD: TimeDelta = TimeDelta::minutes(5);
 /// The result of checking a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum EventCheck {
-    /// An event.
     Event(Proof),
     /// A request to confirm a subscription, which is confirmed.
     Confirmed {

@@ -37,7 +37,6 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 const ID_MAX_BYTES: usize = 256;
 const LIMITS: OutboundLimits = OutboundLimits { timeout: Duration::from_secs(5), body_max_bytes: 64 * 1024 };
 
-/// A message.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct SnsMessage {
@@ -152,13 +151,10 @@ impl Sns {
             return Err(fault);
         }
         let fetched = self.certificates.try_get_with(url.clone(), self.fetch(&url)).await;
-        match fetched {
-            Ok(key) => Ok(key),
-            Err(fault) => {
-                self.faults.insert(url, *fault).await;
-                Err(*fault)
-            }
+        if let Err(fault) = &fetched {
+            self.faults.insert(url, **fault).await;
         }
+        fetched.map_err(|fault| *fault)
     }
 
     /// That Amazon serves it under its own name is what it is trusted for: the certificate is not checked further.

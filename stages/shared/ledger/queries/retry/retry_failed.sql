@@ -1,8 +1,10 @@
 -- Failed and expired sends with reasons that another attempt may not meet become queued again; their batches, which the
--- caller has locked, wait for dispatch. $1 tenant, $2 first and $3 last ids of the batches, $4 months, $5 the reasons.
--- Attempts stay counted. The totals that counted these sends are corrected.
+-- caller has locked, wait for dispatch. $1 tenant, $2 first and $3 last ids of the batches, $4 months, $5 the reasons, $6 sends to
+-- leave alone, of which there may be a million: `<> all` of a constant is hashed, a subquery that large is read for each send. Attempts stay
+-- counted. The totals that counted these sends are corrected.
 with tried as (
-    select s.id, s.month, w.first as batch_id, s.state, s.reason, s.decided_at, s.reason = any ($5) as again,
+    select s.id, s.month, w.first as batch_id, s.state, s.reason, s.decided_at,
+           s.reason = any ($5) and s.id <> all ($6::uuid[]) as again,
            s.fenced_at is null as unmetered
     from unnest($2::uuid[], $3::uuid[], $4::date[]) as w (first, last, month)
     cross join lateral (

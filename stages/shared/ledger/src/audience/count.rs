@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::frequency::{Urgency, campaigns_before};
 use crate::gate::{self, MarketingStatus, RecipientEligibility};
+use crate::local_time::{due_by_zone, due_in};
+use chrono::{DateTime, NaiveDateTime, Utc};
+use chrono_tz::Tz;
 use runtime::plans;
 use schemas::{Classification, MessageKind, SkipReason};
 use sqlx::{Arguments, PgConnection, postgres::PgArguments};
@@ -24,18 +27,18 @@ pub struct AudienceCount {
     pub digest: String,
     /// The members, regardless of the decision about them.
     pub members: AudienceMembers,
-    /// Contacts of each variant's part that would be mailed; empty without variants.
-    pub variants: Vec<i64>,
-    /// Contacts that would be mailed, by what their mail may have to wait for.
+    /// Contacts that would be mailed, by their part of the split and by what their mail may have to wait for.
     pub mailed: BTreeMap<WaitFacts, i64>,
 }
 
-/// What decides how long the mail to a contact waits.
+/// What decides which mail a contact gets, and how long it waits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct WaitFacts {
+    /// The contact's part of the split; that after all variants is the remainder of a test.
+    pub part: usize,
     /// The contact's time zone, if contacts were counted by these.
     pub timezone: Option<String>,
-    /// Mails that the frequency cap leaves the contact now; `None`: no mail waits for room.
+    /// Mails that the frequency cap leaves the contact when the mail is due, should none be sent before; `None`: no mail waits for room.
     pub cap_left: Option<i64>,
     /// How many mails running campaigns owe the contact now that are more urgent.
     pub more_urgent: i64,
@@ -54,6 +57,12 @@ pub struct CountedCampaign<'a> {
     pub split: &'a Split,
     /// True to count by the contacts' time zones, too.
     pub by_zone: bool,
+    /// When its launch is due.
+    pub due: DateTime<Utc>,
+    /// When the remainder of its A/B test is due, if there is one. A campaign with a test goes out at one time: `local` is none then.
+    pub rest_due: Option<DateTime<Utc>>,
+    /// The time of the day at which its mail is due where each contact is, and the time zone of contacts without one.
+    pub local: Option<(NaiveDateTime, Tz)>,
 }
 
 /// A set of contacts, to compare it with another set.
@@ -82,12 +91,16 @@ pub async fn count(
         urgency: Urgency::Emergency,
         split: &Split::default(),
         by_zone: false,
+        due: Utc::now(),
+        rest_due: None,
+        local: None,
     };
     count_for(db, tenant, selector, campaign).await
 }
 
-/// Counts an audience like [`count()`], and also how many contacts of each variant's part of a campaign would be mailed, and what their mail
-/// may have to wait for: how much room the frequency cap leaves, and how much of it more urgent campaigns need, is as it is at this moment.
+/// Counts an audience as the gate would decide about it when the mail of a campaign is due, should none be sent before: a suppression that
+/// has ended by then withholds nobody, and mail that is too old by then does not count against the frequency cap. Also counts by variant and
+/// by what the mail may have to wait for: what more urgent campaigns owe is as it is at this moment.
 pub async fn count_for(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -99,6 +112,9 @@ pub async fn count_for(
         true => campaigns_before(&mut *db, tenant, campaign.urgency).await?,
         false => Default::default(),
     };
+    let due = campaign.local.map_or(campaign.due, |(local, zone)| due_in(local, zone, campaign.due));
+    let by_zone = campaign.local.into_iter().flat_map(|(local, _)| due_by_zone(local, campaign.due));
+    let (zones, dues): (Vec<&str>, Vec<DateTime<Utc>>) = by_zone.unzip();
     plans::many_rows(&mut *db).await?;
     let rows = match &segment {
         None => {
@@ -111,7 +127,11 @@ pub async fn count_for(
                 campaign.split.thresholds(),
                 campaign.by_zone,
                 &first,
-                &months
+                &months,
+                due,
+                &zones as &[&str],
+                &dues,
+                campaign.rest_due
             )
             .fetch_all(&mut *db)
             .await?
@@ -122,14 +142,18 @@ pub async fn count_for(
                 arguments.add(campaign.split.thresholds())?;
                 arguments.add(campaign.by_zone)?;
                 arguments.add(first)?;
-                arguments.add(months)
+                arguments.add(months)?;
+                arguments.add(due)?;
+                arguments.add(zones)?;
+                arguments.add(dues)?;
+                arguments.add(campaign.rest_due)
             };
             let sql = include_str!("../../queries/audience/count.sql");
             lookup::over_segment(sql, tenant, segment, bind)?.build_query_as().fetch_all(&mut *db).await?
         }
     };
     plans::few_rows(db).await?;
-    Ok(decide_groups(rows, campaign.classification, campaign.split.variants()))
+    Ok(decide_groups(rows, campaign.classification))
 }
 
 /// A row of `count.sql`: contacts with the same eligibility, in the same part of the split.
@@ -170,10 +194,9 @@ impl ContactGroup {
     }
 }
 
-fn decide_groups(groups: Vec<ContactGroup>, classification: Classification, variants: usize) -> AudienceCount {
+fn decide_groups(groups: Vec<ContactGroup>, classification: Classification) -> AudienceCount {
     let mut decisions: BTreeMap<Option<SkipReason>, (i64, i64)> = BTreeMap::new();
     let mut members = AudienceMembers::default();
-    let mut queued_of = vec![0; variants];
     let mut mailed = BTreeMap::new();
     for group in groups {
         let decision = gate::decide_recipient(&group.eligibility(), MessageKind::Campaign, classification);
@@ -184,12 +207,8 @@ fn decide_groups(groups: Vec<ContactGroup>, classification: Classification, vari
         members.fingerprint ^= group.fingerprint;
         if decision.is_none() {
             let ContactGroup { timezone, more_urgent, cap_left, .. } = group;
-            *mailed.entry(WaitFacts { timezone, cap_left, more_urgent }).or_default() += group.contacts;
-        }
-        // The remainder belongs to no variant.
-        let queued = usize::try_from(group.part).ok().and_then(|part| queued_of.get_mut(part));
-        if let (None, Some(queued)) = (decision, queued) {
-            *queued += group.contacts;
+            let part = usize::try_from(group.part).unwrap_or_default();
+            *mailed.entry(WaitFacts { part, timezone, cap_left, more_urgent }).or_default() += group.contacts;
         }
     }
     let mut digest_input = String::new();
@@ -206,7 +225,6 @@ fn decide_groups(groups: Vec<ContactGroup>, classification: Classification, vari
         skipped,
         digest: Uuid::new_v5(&Uuid::NAMESPACE_OID, digest_input.as_bytes()).simple().to_string(),
         members,
-        variants: queued_of,
         mailed,
     }
 }
@@ -236,7 +254,7 @@ mod tests {
             contacts,
             fingerprint,
         });
-        decide_groups(groups.collect(), classification, 1)
+        decide_groups(groups.collect(), classification)
     }
 
     proptest! {
@@ -245,7 +263,7 @@ mod tests {
             let count = counted(&groups, Classification::ALL[which]);
             let all: i64 = groups.iter().map(|group| group.2).sum();
             prop_assert_eq!(count.total, all);
-            prop_assert_eq!((count.members.contacts, count.variants.as_slice()), (all, &[count.queued][..]));
+            prop_assert_eq!(count.members.contacts, all);
             prop_assert_eq!(count.queued + count.skipped.iter().map(|(_, n)| n).sum::<i64>(), all);
             prop_assert_eq!(count.mailed.values().sum::<i64>(), count.queued);
         }

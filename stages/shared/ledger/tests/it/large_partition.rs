@@ -1,10 +1,12 @@
 //! The sends of a batch are one range of the primary key, also where the partition is large and analysed.
 
+use chrono::NaiveDate;
 use devtools::servers::TestDatabase;
 use runtime::plans::PreparedPool;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use stage_rig::rows_in_vain;
+use uuid::Uuid;
 
 const OWED_SENDS: &str = include_str!("../../queries/gate/owed_sends.sql");
 const DOUBT_FENCED: &str = include_str!("../../queries/leases/doubt_fenced.sql");
@@ -35,8 +37,8 @@ async fn wasted(db: &mut PgConnection, name: &str, statement: &str, arguments: &
     rows_in_vain(&plan)
 }
 
-#[tokio::test]
-async fn four_batches_are_found_by_key_among_a_hundred() {
+/// A database with [`SENDS`].
+async fn filled() -> TestDatabase {
     let database = TestDatabase::migrated(&runtime::db::MIGRATIONS).await.unwrap();
     let mut filler = PgConnection::connect(&database.url()).await.unwrap();
     sqlx::raw_sql(
@@ -47,6 +49,12 @@ async fn four_batches_are_found_by_key_among_a_hundred() {
     .await
     .unwrap();
     sqlx::raw_sql(SENDS).execute(&mut filler).await.unwrap();
+    database
+}
+
+#[tokio::test]
+async fn four_batches_are_found_by_key_among_a_hundred() {
+    let database = filled().await;
     let pool = PgPool::connect(&database.url()).await.unwrap();
     assert_found_by_key("by key", &mut PreparedPool::new(&pool, 1).begin().await.unwrap()).await;
     assert_found_by_key("scan", &mut pool.begin().await.unwrap()).await;
@@ -59,7 +67,7 @@ async fn assert_found_by_key(access: &str, db: &mut PgConnection) {
     let doubt = [TENANTS, FIRST, &months, &yes, "'{}'::uuid[]", "'{}'::uuid[]"];
     let any = "array_fill(null::uuid, '{4}')";
     let end = [TENANTS, FIRST, LAST, &months, &state, &reason, &reason, "'unknown'", "'still_unknown'", any];
-    let retry = ["'00000000-0000-0000-0000-000000000001'", FIRST, LAST, &months, "'{temporary}'"];
+    let retry = ["'00000000-0000-0000-0000-000000000001'", FIRST, LAST, &months, "'{temporary}'", "'{}'::uuid[]"];
     let found = [
         wasted(db, "doubt_fenced", DOUBT_FENCED, &doubt).await,
         wasted(db, "retry_failed", RETRY_FAILED, &retry).await,
@@ -70,4 +78,33 @@ async fn assert_found_by_key(access: &str, db: &mut PgConnection) {
     for (found, own) in found.into_iter().zip([2_000.0, 2_000.0, 0.0, 0.0]) {
         assert!(found <= own + 100.0, "{access}: {found} rows were looked at in vain");
     }
+}
+
+#[tokio::test]
+async fn a_retry_leaves_most_sends_of_a_campaign_alone_at_once() {
+    let database = filled().await;
+    let mut db = PgConnection::connect(&database.url()).await.unwrap();
+    sqlx::raw_sql("update sends set state = 'failed', reason = 'temporary'").execute(&mut db).await.unwrap();
+    let (first, last, months, withheld): (Vec<Uuid>, Vec<Uuid>, Vec<NaiveDate>, Vec<Uuid>) = sqlx::query_as(
+        "select array_agg(batch_id(b)), array_agg(last_id_of(batch_id(b))),
+                array_agg(date_trunc('month', now() at time zone 'utc')::date),
+                (select array_agg(gen_random_uuid()) from generate_series(1, 400000)) || (select array_agg(id) from sends)
+         from generate_series(1, 100) b",
+    )
+    .fetch_one(&mut db)
+    .await
+    .unwrap();
+    // One by one it is 50,000 times 400,000 comparisons: minutes.
+    sqlx::raw_sql("set statement_timeout = '20s'").execute(&mut db).await.unwrap();
+    let retried: (i64, i64, i64) = sqlx::query_as(RETRY_FAILED)
+        .bind(Uuid::from_u128(1))
+        .bind(first)
+        .bind(last)
+        .bind(months)
+        .bind(vec!["temporary"])
+        .bind(withheld)
+        .fetch_one(&mut db)
+        .await
+        .unwrap();
+    assert_eq!(retried, (0, 0, 50_000), "queued, unmetered, skipped");
 }
