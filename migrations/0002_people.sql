@@ -340,10 +340,10 @@ create index suppressions_by_scope on suppressions (tenant_id, scope, created_at
 create index suppressions_that_expire on suppressions (tenant_id, expires_at) where expires_at is not null;
 select enable_row_security('suppressions');
 
--- True while a suppression that ends at this time, or never, is in force.
-create function is_in_force(expires_at timestamptz) returns boolean
-language sql stable parallel safe return expires_at is null or expires_at > now();
-grant execute on function is_in_force(timestamptz) to postrider_ingress, postrider_stages;
+-- True if a suppression that ends at this time, or never, is in force, now or as of a later time.
+create function is_in_force(expires_at timestamptz, as_of timestamptz default now()) returns boolean
+language sql stable parallel safe return expires_at is null or expires_at > as_of;
+grant execute on function is_in_force(timestamptz, timestamptz) to postrider_ingress, postrider_stages;
 
 -- The opt-out of an address by an act of the recipient's own: nobody but the recipient undoes that. A table, as `removed_keys`.
 create function own_opt_outs(of_tenant uuid, of_address text) returns table (suppression_id uuid)

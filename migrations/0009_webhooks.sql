@@ -2,7 +2,7 @@
 --
 -- Facts about sends are in `events`, everything else that becomes an event is in `notices`, new contacts are in `contacts`. A
 -- trigger on each of these adds a row to `outbox` in the same transaction, so that every writer does it. Acceptances, which stand in `sends`
--- (a view), are noted by the statements that write them. The webhooks stage takes outbox rows out in the transaction that makes
+-- (the view `acceptances`), are noted by the statements that write them. The webhooks stage takes outbox rows out in the transaction that makes
 -- deliveries of them. So an event is published however the writer, the bus or the stage ends.
 
 -- Products whose events go to the bus, for systems that subscribe there (`postrider feed`).

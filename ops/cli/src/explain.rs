@@ -6,7 +6,7 @@ use ingress::{
     pipeline::time,
 };
 use ledger::{
-    gate::{decide_recipient, load_eligibility},
+    gate::{load_eligibility, may_all_be_mailed},
     quota::QuotaDefaults,
 };
 use runtime::StageName;
@@ -126,10 +126,7 @@ async fn stages_ahead(db: &mut PgConnection, explanation: &Value) -> sqlx::Resul
     }
     let tenants = vec![tenant; batch.contacts.len()];
     let known = load_eligibility(db, &tenants, &batch.contacts).await?;
-    let may_be_mailed = batch.contacts.iter().all(|contact| {
-        let known = known.get(&(tenant, *contact));
-        known.is_some_and(|known| decide_recipient(known, batch.kind, batch.classification).is_none())
-    });
+    let may_be_mailed = may_all_be_mailed(&known, tenant, &batch.contacts, (batch.kind, batch.classification));
     let passed = if may_be_prompt && batch.is_first && may_be_mailed { 2 } else { 1 };
     Ok(MAIL_STAGES[passed..].to_vec())
 }

@@ -193,7 +193,7 @@ async fn count_audience(
         split: &row.split(),
         by_zone: schedule.local.is_some() || times.quiet.is_some_and(|(_, by_contact)| by_contact),
         due,
-        rest_due: row.remainder_delay().map(|delay| due + delay),
+        rest_due: row.remainder_due(due),
         local: schedule.local.map(|local| (local, times.tenant_zone)),
     };
     let mut count = ledger::audience::count_for(ctx.db(), tenant, selector, campaign).await.map_err(count_fault)?;
@@ -205,7 +205,7 @@ async fn count_audience(
         let at_once = CountedCampaign { rest_due: None, ..campaign };
         count = ledger::audience::count_for(ctx.db(), tenant, selector, at_once).await.map_err(count_fault)?;
     }
-    apply_window(row, &mut count, &times, schedule, (now, delay))?;
+    apply_window(row, &mut count, &times, schedule, now, delay)?;
     Ok((count, times))
 }
 
@@ -251,7 +251,7 @@ fn window_end(row: &CampaignRow) -> Option<DateTime<Utc>> {
 /// campaign are locked, so the audience is not counted: mail that quiet hours or a local time keep beyond the window is not found here.
 pub(super) fn check_window(row: &CampaignRow, starts_at: DateTime<Utc>) -> Result<(), ApiError> {
     let Some(closes_at) = window_end(row) else { return Ok(()) };
-    refuse_missed(closes_at, starts_at, row.remainder_delay().map(|delay| starts_at + delay))
+    refuse_missed(closes_at, starts_at, row.remainder_due(starts_at))
 }
 
 /// Refuses a launch whose first mail, or the first that waits for the decision of its A/B test, would not leave before the window closes.
@@ -273,7 +273,8 @@ fn apply_window(
     count: &mut AudienceCount,
     times: &ContactTimes,
     schedule: &Schedule,
-    (now, delay): (DateTime<Utc>, Option<TimeDelta>),
+    now: DateTime<Utc>,
+    delay: Option<TimeDelta>,
 ) -> Result<(), ApiError> {
     let Some(closes_at) = window_end(row) else { return Ok(()) };
     let (split, start) = (row.split(), schedule.due.unwrap_or(now));

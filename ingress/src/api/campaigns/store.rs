@@ -345,8 +345,8 @@ pub(crate) async fn reschedule(
     .map(drop)
 }
 
-/// Puts a campaign whose launch has not begun back to draft: its launch is withdrawn, if it still waits and was not rejected, and the audience that was
-/// written down for it is removed. Campaign and request are held.
+/// Puts a campaign whose launch has not begun back to draft: its launch is withdrawn, if it still waits and was not rejected, and the audience
+/// that was written down for it is removed. Campaign and request are held.
 pub(crate) async fn back_to_draft(
     db: &mut PgConnection,
     tenant: Uuid,

@@ -424,6 +424,19 @@ mod tests {
         assert_eq!((gate.decision, gate.detail.as_str()), (Decision::Wait, "held_for_winner"));
     }
 
+    /// A domain of which ten mails may go today, and so many have gone.
+    fn warmed_up(used: i64) -> WarmupState {
+        WarmupState {
+            tenant_id: Uuid::nil(),
+            domain_id: Uuid::nil(),
+            is_on: true,
+            caps: Some(vec![10]),
+            days_before: 0,
+            used,
+            today: Utc::now().date_naive(),
+        }
+    }
+
     #[rstest]
     #[case::cap_reached(10, Decision::Wait, "day_is_full")]
     #[case::some_left(7, Decision::Pass, "3")]
@@ -432,15 +445,7 @@ mod tests {
         #[case] decision: Decision,
         #[case] detail: &str,
     ) {
-        let state = WarmupState {
-            tenant_id: Uuid::nil(),
-            domain_id: Uuid::nil(),
-            is_on: true,
-            caps: Some(vec![10]),
-            days_before: 0,
-            used,
-            today: Utc::now().date_naive(),
-        };
+        let state = warmed_up(used);
         let gate = warmup(Uuid::nil(), Some(&state), Utc::now());
         assert_eq!((gate.decision, gate.detail.as_str()), (decision, detail));
         assert!(gate.at.is_some_and(|at| at > Utc::now()));
@@ -451,15 +456,7 @@ mod tests {
     fn later_mail_does_not_wait_for_what_is_over_by_then() {
         let now = Utc::now();
         let usage = CapUsage { messages: 1, used: 1, opens_at: Some(now + Days::new(1)) };
-        let state = WarmupState {
-            tenant_id: Uuid::nil(),
-            domain_id: Uuid::nil(),
-            is_on: true,
-            caps: Some(vec![10]),
-            days_before: 0,
-            used: 10,
-            today: now.date_naive(),
-        };
+        let state = warmed_up(10);
         let decided = |due_at| {
             let capped = frequency(Some(&usage), MessageKind::Campaign, 0, due_at);
             (capped.decision, warmup(Uuid::nil(), Some(&state), due_at).decision)

@@ -74,7 +74,7 @@ pub(super) async fn contact(db: &mut PgConnection, tenant: Uuid, address: &str) 
     .await
 }
 
-/// What is held against an address now and still at a time, the oldest first. Served by the primary key.
+/// What is held against an address as of a time, the oldest first. Served by the primary key.
 pub(super) async fn suppressions(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -84,7 +84,7 @@ pub(super) async fn suppressions(
     sqlx::query_as!(
         SuppressionRow,
         "select id, reason, scope, created_at from suppressions
-         where tenant_id = $1 and address = $2 and is_in_force(expires_at) and coalesce(expires_at > $3, true)
+         where tenant_id = $1 and address = $2 and is_in_force(expires_at, $3)
          order by created_at, id",
         tenant,
         address,

@@ -193,15 +193,9 @@ async fn the_count_knows_whose_room_more_urgent_mail_needs() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn contacts_are_counted_as_they_are_when_their_mail_is_due() {
-    let rig = Rig::new().await;
-    let tenant = rig.tenant().await;
-    let people = rig.people(&tenant, 6).await;
-    let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
-    // Three have had their mail of the day, three are suppressed: all for another twenty hours.
-    let (capped, suppressed) = people.split_at(3);
-    run(&rig, "update tenants set frequency_cap_messages = 1, frequency_cap_days = 1").await;
+/// Fills the cap of some, a mail a day, and suppresses others: both for another twenty hours.
+async fn withhold_for_twenty_hours(rig: &Rig, tenant: &Tenant, capped: &[Person], suppressed: &[Person]) {
+    run(rig, "update tenants set frequency_cap_messages = 1, frequency_cap_days = 1").await;
     let sql = "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
          values ($1, $2, $2, now() - interval '4 hours')";
     for person in capped {
@@ -212,6 +206,17 @@ async fn contacts_are_counted_as_they_are_when_their_mail_is_due() {
     for person in suppressed {
         stage_rig::run!(&rig.pool, sql, [tenant.id, person.id, &person.address]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contacts_are_counted_as_they_are_when_their_mail_is_due() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 6).await;
+    let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
+    // Three have had their mail of the day, three are suppressed: all for another twenty hours.
+    let (capped, suppressed) = people.split_at(3);
+    withhold_for_twenty_hours(&rig, &tenant, capped, suppressed).await;
     for (person, zone) in people.iter().zip(["Asia/Tokyo", "America/Los_Angeles", "UTC"].into_iter().cycle()) {
         stage_rig::run!(&rig.pool, "update contacts set timezone = $2 where id = $1", [person.id, zone]);
     }
@@ -246,17 +251,7 @@ async fn the_remainder_of_a_test_is_counted_when_the_test_is_decided() {
     let people = rig.people(&tenant, 60).await;
     let selector = AudienceSelector::List(rig.audience(&tenant, "list", &people).await);
     // All have had their mail of the day, and half are suppressed: for another twenty hours.
-    run(&rig, "update tenants set frequency_cap_messages = 1, frequency_cap_days = 1").await;
-    let sql = "insert into capped_sends (tenant_id, send_id, contact_id, fenced_at)
-         values ($1, $2, $2, now() - interval '4 hours')";
-    for person in &people {
-        stage_rig::run!(&rig.pool, sql, [tenant.id, person.id]);
-    }
-    let sql = "insert into suppressions (tenant_id, id, address, reason, scope, source, expires_at)
-         values ($1, $2, $3, 'manual', 'all', 'api', now() + interval '20 hours')";
-    for person in &people[..30] {
-        stage_rig::run!(&rig.pool, sql, [tenant.id, person.id, &person.address]);
-    }
+    withhold_for_twenty_hours(&rig, &tenant, &people, &people[..30]).await;
     let split = Split::new(20, &[1, 1]);
     let remainder: i64 = sqlx::query_scalar("select count(*) from contacts where ab_draw($1, id) >= $2")
         .bind(Uuid::nil())

@@ -1,6 +1,6 @@
 //! Retries failed sends of a campaign.
 
-use crate::gate::{RecipientEligibility, decide_recipient, find_opted_out, load_batches, load_eligibility};
+use crate::gate::{decide_recipient, find_opted_out, load_batches, load_eligibility};
 use runtime::column;
 use schemas::{Lane, Resolved, SendId, month_of};
 use sqlx::PgConnection;
@@ -93,8 +93,7 @@ async fn find_withheld(
         let is_withheld = |contact: Uuid| {
             let has_left = facts.topic_id.is_some_and(|topic| left.contains(&(tenant, topic, contact)));
             known.get(&(tenant, contact)).is_none_or(|known| {
-                let known = RecipientEligibility { unsubscribed: known.unsubscribed || has_left, ..*known };
-                decide_recipient(&known, facts.kind, facts.classification).is_some()
+                decide_recipient(&known.about_topic(has_left), facts.kind, facts.classification).is_some()
             })
         };
         withheld.extend(failed.iter().filter(|send| is_withheld(send.contact_id)).map(|send| send.id));

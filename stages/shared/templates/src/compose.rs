@@ -9,7 +9,7 @@ use runtime::Budget;
 
 use super::fault::{FaultCode, Part, Position, Problem, TemplateFault};
 use super::limits::{FAULTS, INCLUDE_DEPTH, INCLUDES, READING, SOURCE_BYTES, text_steps};
-use super::names::{GIVEN_NAME, Locals, SAVED_NAME};
+use super::names::{GIVEN_NAME, Locals, SAVED_NAME, kept_name};
 use super::program::{Builder, Context};
 use super::scan::{Insertion, ScannedSource, SourceKind, plain_lines, scan_source};
 use super::structure;
@@ -242,8 +242,8 @@ impl PartComposer<'_> {
                     }
                     // A parameter holds inside its snippet: what had its name has it again behind. All values are read before
                     // the first name is set: they may name each other.
-                    let number = self.includes;
-                    let kept = |prefix: &str, key: &str| format!("{prefix}{number}_{key}");
+                    let nth = self.includes;
+                    let kept = |prefix, key: &str| kept_name(prefix, nth, key);
                     for (key, value) in &include.parameters {
                         tag(self, &format!("{{% assign {} = {key} %}}", kept(SAVED_NAME, key)))?;
                         tag(self, &format!("{{% assign {} = {value} %}}", kept(GIVEN_NAME, key)))?;

@@ -30,6 +30,17 @@ pub(super) const SAVED_NAME: &str = "outer__";
 /// How names begin that keep what a parameter of a snippet is set to.
 pub(super) const GIVEN_NAME: &str = "inner__";
 
+/// The name that keeps a value of a parameter of a part's nth snippet.
+pub(super) fn kept_name(prefix: &str, nth: usize, parameter: &str) -> String {
+    format!("{prefix}{nth}_{parameter}")
+}
+
+/// The parameter of which a name keeps a value, if it is one of [`kept_name`].
+fn parameter_kept_by<'a>(name: &'a str, prefix: &str) -> Option<&'a str> {
+    let (nth, parameter) = name.strip_prefix(prefix)?.split_once('_')?;
+    nth.parse::<usize>().is_ok().then_some(parameter)
+}
+
 /// The fields a tenant has defined for its contacts.
 #[derive(Debug, Clone, Default)]
 pub struct KnownFields {
@@ -191,18 +202,14 @@ impl NameCheck<'_> {
 /// The parameter of a snippet that a tag of the engine's sets, and whether to what it had been before.
 fn parameter_set(tag: &LiquidTag) -> Option<(&str, bool)> {
     let LiquidTag::Assign(name, FilterChain { entry: Operand::Path(Path { root, .. }), .. }) = tag else { return None };
-    let is_kept = |prefix: &str| {
-        let kept = root.strip_prefix(prefix).and_then(|rest| rest.split_once('_'));
-        kept.is_some_and(|(number, key)| number.parse::<usize>().is_ok() && key == name)
-    };
+    let is_kept = |prefix| parameter_kept_by(root, prefix) == Some(name);
     let is_restored = is_kept(SAVED_NAME);
     (is_restored || is_kept(GIVEN_NAME)).then_some((name.as_str(), is_restored))
 }
 
 /// Whether the name keeps what a parameter had been before, and the parameter is named as one of these.
 fn is_saved_from(name: &str, scopes: &[String]) -> bool {
-    let parameter = name.strip_prefix(SAVED_NAME).and_then(|rest| rest.split_once('_')).map(|(_, parameter)| parameter);
-    parameter.is_some_and(|parameter| scopes.iter().any(|scope| scope == parameter))
+    parameter_kept_by(name, SAVED_NAME).is_some_and(|parameter| scopes.iter().any(|scope| scope == parameter))
 }
 
 fn unknown(name: &str, why: &str) -> Problem {

@@ -18,7 +18,7 @@ with dues as not materialized (
     select s.address, bit_or(suppression_bit(s.reason, s.scope)) as eligibility
     from suppressions s
     left join dues d on d.address = s.address and s.expires_at is not null
-    where s.tenant_id = $1 and (s.expires_at is null or s.expires_at > coalesce(d.due, $8::timestamptz))
+    where s.tenant_id = $1 and is_in_force(s.expires_at, coalesce(d.due, $8::timestamptz))
     group by s.address
 ), cap as materialized (
     select t.frequency_cap_messages as messages, make_interval(hours => 24 * t.frequency_cap_days) as period

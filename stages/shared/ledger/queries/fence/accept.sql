@@ -1,6 +1,6 @@
 -- Fenced sends that a server accepted, if the fence's token still matches: what most results are, so it sets no more than they need; their
 -- fence has set the provider. A row that has moved meanwhile is left alone; what is sent never moves again. The row is also the fact
--- (`acceptances`), which is noted for those who listen. Answers the position of each that moved. Primary key; no indexed column changes, so
+-- (`acceptances`), which is noted for subscribers. Answers the position of each that moved. Primary key; no indexed column changes, so
 -- updates stay HOT.
 with accepted as (
     update sends s

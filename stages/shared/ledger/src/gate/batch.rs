@@ -149,7 +149,7 @@ pub fn decide_send(
         stopped => return stopped,
     }
     let Some(contact) = contact else { return GateDecision::Skip(SkipReason::ContactArchived) };
-    let contact = &RecipientEligibility { unsubscribed: contact.unsubscribed || send.has_left_topic, ..*contact };
+    let contact = &contact.about_topic(send.has_left_topic);
     match decide_recipient(contact, kind, classification) {
         Some(reason) if reason != SkipReason::FrequencyCap || kind != MessageKind::Sequence => {
             GateDecision::Skip(reason)

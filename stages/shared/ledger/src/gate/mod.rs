@@ -10,7 +10,7 @@ pub use batch::{GateDecision, Hold, SendFacts, decide_hold, decide_send};
 pub(crate) use facts::{AskedSend, SendLookups};
 pub use facts::{BatchFacts, OwedSend, find_opted_out, left_topic, load_batches, load_eligibility, load_owed_sends};
 pub use quiet::{QuietRule, load_rule, zone_named};
-pub use recipient::{RecipientEligibility, decide_recipient, decide_sender, is_capped};
+pub use recipient::{RecipientEligibility, decide_recipient, decide_sender, is_capped, may_all_be_mailed};
 pub use schemas::MarketingStatus;
 use sqlx::PgConnection;
 use uuid::Uuid;

@@ -2,8 +2,11 @@
 //!
 //! Facts are read set-based (SQL function `recipient_eligibility`) and decided here, row by row.
 
+use std::collections::HashMap;
+
 use chrono_tz::Tz;
 use schemas::{Classification, DomainStatus, MarketingStatus, MessageKind, SkipReason};
+use uuid::Uuid;
 
 /// The facts about one recipient at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +47,26 @@ impl RecipientEligibility {
         cap_left: None,
         zone: None,
     };
+
+    /// The same contact, about mail of a topic: one who has left it is unsubscribed from that mail.
+    #[must_use]
+    pub(crate) fn about_topic(&self, has_left: bool) -> Self {
+        Self { unsubscribed: self.unsubscribed || has_left, ..*self }
+    }
+}
+
+/// True if all of these contacts of a tenant may be mailed, by the eligibility that is known of them.
+#[must_use]
+pub fn may_all_be_mailed(
+    known: &HashMap<(Uuid, Uuid), RecipientEligibility>,
+    tenant: Uuid,
+    contacts: &[Uuid],
+    (kind, classification): (MessageKind, Classification),
+) -> bool {
+    contacts.iter().all(|contact| {
+        let known = known.get(&(tenant, *contact));
+        known.is_some_and(|known| decide_recipient(known, kind, classification).is_none())
+    })
 }
 
 /// The eligibility in a row of the SQL function `recipient_eligibility`. `$zone`: the column with the contact's time zone, if the tenant's

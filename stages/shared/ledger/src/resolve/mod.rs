@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     dispatch::AnnouncedBatch,
-    gate::{RecipientEligibility, decide_recipient},
+    gate::{RecipientEligibility, may_all_be_mailed},
 };
 
 /// The first announcement of a priority batch.
@@ -39,11 +39,8 @@ impl PromptBatch {
     /// the recipients here does the same for a few, so a batch of which all may be mailed goes straight to rendering. The fence decides
     /// about each of them in any case.
     fn publication(self, eligibility: &HashMap<(Uuid, Uuid), RecipientEligibility>) -> Result<Publication, StageError> {
-        let may_be_mailed = |contact: &Uuid| {
-            let known = eligibility.get(&(self.tenant_id, *contact));
-            known.is_some_and(|known| decide_recipient(known, self.kind, self.classification).is_none())
-        };
-        if !self.contact_ids.iter().all(may_be_mailed) {
+        let mail = (self.kind, self.classification);
+        if !may_all_be_mailed(eligibility, self.tenant_id, &self.contact_ids, mail) {
             let Self { tenant_id, batch_id, notify, .. } = self;
             let announced = AnnouncedBatch { tenant_id, batch_id, lane: Lane::Priority, announcement: FIRST };
             return announced.publication(notify);
