@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use async_nats::jetstream::stream::Stream;
 use collector::{Collector, Step};
 use pipeline::{Rig, eventually};
 use serde_json::{Value, json};
@@ -146,6 +147,8 @@ async fn what_a_sweep_announces_again_stays_in_its_trace() {
     let mut rig = rig(&collector).await;
     rig.start("ingress", &["ingress"]).await;
     let body = json!({"template_id": template(&rig).await, "email": "ann@example.com"});
+    // Of a stream that is not there yet there is nothing to lose.
+    cleared(&rig).await;
     rig.client.saying("traceparent", &parent(TRACES[2])).post("/v1/transactional", body).await.expect(202);
     // The notification is lost, and the ledger announces at once.
     lose_bell(&rig).await;
@@ -161,14 +164,19 @@ async fn what_a_sweep_announces_again_stays_in_its_trace() {
 }
 
 async fn lose_bell(rig: &Rig) {
-    let jetstream = jetstream(rig).await;
-    let name = format!("{}{}", rig.env["POSTRIDER_STREAM_PREFIX"], schemas::subjects::stream::CLEARED);
+    let cleared = cleared(rig).await;
     eventually("the announcement", WITHIN, || async {
-        let stream = jetstream.get_stream(&name).await.ok()?;
-        (stream.get_info().await.ok()?.state.messages == 1).then_some(())
+        (cleared.get_info().await.ok()?.state.messages == 1).then_some(())
     })
     .await;
-    jetstream.get_stream(&name).await.unwrap().purge().await.unwrap();
+    cleared.purge().await.unwrap();
+}
+
+/// The stream of announcements. A process makes the streams while it takes its first requests.
+async fn cleared(rig: &Rig) -> Stream {
+    let jetstream = jetstream(rig).await;
+    let name = format!("{}{}", rig.env["POSTRIDER_STREAM_PREFIX"], schemas::subjects::stream::CLEARED);
+    eventually("the stream", WITHIN, || async { jetstream.get_stream(&name).await.ok() }).await
 }
 
 async fn jetstream(rig: &Rig) -> async_nats::jetstream::Context {
