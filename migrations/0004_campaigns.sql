@@ -108,6 +108,20 @@ create table campaign_variants (
 );
 select enable_row_security('campaign_variants');
 
+-- The template that a mail was made from, and its version: that of its content; of lines or a body of its own, the template that its variant
+-- or its campaign names. Always one row.
+create function template_of_mail(of_tenant uuid, of_content uuid, of_campaign uuid, of_variant text)
+returns table (template_id uuid, version integer)
+language sql stable parallel safe
+as $$
+    select coalesce(t.template_id, v.template_id, k.template_id), t.version
+    from (values (1)) one
+    left join template_version_of(of_tenant, of_content) t on true
+    left join campaigns k on k.tenant_id = of_tenant and k.id = of_campaign
+    left join campaign_variants v on v.tenant_id = of_tenant and v.campaign_id = of_campaign and v.variant = of_variant
+$$;
+grant execute on function template_of_mail(uuid, uuid, uuid, text) to postrider_ingress, postrider_stages;
+
 -- Which snippets campaigns hold: in bodies of their own, or of their variants. What a campaign has through its template is the template's.
 create view campaign_snippets with (security_invoker = true) as
 select own.tenant_id, own.campaign_id, u.snippet_id, u.snippet_version

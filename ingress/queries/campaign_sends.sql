@@ -13,7 +13,7 @@ select s.id as send_id, b.kind as "message_kind: _", s.campaign_id, null::uuid a
                           'human_clicked_at', s.human_clicked_at, 'unsubscribed_at', s.unsubscribed_at,
                           'replied_at', s.replied_at) as "facts!: Json<SendFacts>",
        b.classification as "classification: _", b.lane as "lane: _", b.content_id as "content_id?", b.sender_id as "sender_id?",
-       b.variant, b.created_at, coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
+       b.variant, b.created_at, t.template_id as "template_id?",
        t.version as "template_version?", null::uuid as "sequence_id?", null::uuid as "enrollment_id?", null::uuid as "step_id?",
        null::jsonb as "options?: Json<MailOptions>"
 from batches b
@@ -30,9 +30,7 @@ cross join lateral (
     limit $6
 ) s
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
-left join campaigns k on k.tenant_id = b.tenant_id and k.id = b.campaign_id
-left join campaign_variants v on v.tenant_id = b.tenant_id and v.campaign_id = b.campaign_id and v.variant = b.variant
-left join lateral template_version_of(b.tenant_id, b.content_id) t on true
+cross join lateral template_of_mail(b.tenant_id, b.content_id, b.campaign_id, b.variant) t
 where b.tenant_id = $1
   and b.campaign_id = $2
   and ($5::uuid is null or b.id < $5)

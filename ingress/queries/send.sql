@@ -11,7 +11,7 @@ select s.id as send_id, b.kind as "message_kind: _", s.campaign_id,
                           'human_clicked_at', s.human_clicked_at, 'unsubscribed_at', s.unsubscribed_at,
                           'replied_at', s.replied_at) as "facts!: Json<SendFacts>",
        b.classification as "classification: _", b.lane as "lane: _", b.content_id as "content_id?", b.sender_id as "sender_id?",
-       b.variant, b.created_at, coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
+       b.variant, b.created_at, t.template_id as "template_id?",
        t.version as "template_version?", q.sequence_id as "sequence_id?", q.enrollment_id as "enrollment_id?", q.step_id as "step_id?",
        r.options as "options?: Json<MailOptions>"
 from sends s
@@ -19,7 +19,5 @@ join batches b on b.tenant_id = s.tenant_id and b.id = $4
 left join requests r on r.tenant_id = s.tenant_id and r.id = s.request_id
 left join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
 left join contacts c on c.tenant_id = s.tenant_id and c.id = s.contact_id and c.status <> 'erased'
-left join campaigns k on k.tenant_id = b.tenant_id and k.id = b.campaign_id
-left join campaign_variants v on v.tenant_id = b.tenant_id and v.campaign_id = b.campaign_id and v.variant = b.variant
-left join lateral template_version_of(b.tenant_id, b.content_id) t on true
+cross join lateral template_of_mail(b.tenant_id, b.content_id, b.campaign_id, b.variant) t
 where s.tenant_id = $1 and s.id = $2 and s.month = $3

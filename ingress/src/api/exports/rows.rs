@@ -174,7 +174,7 @@ exported! {
         unsubscribed_at: OptionalTime,
     }
     r#"select s.id as send_id, b.kind as "message_kind?", s.campaign_id, q.sequence_id as "sequence_id?", q.enrollment_id as "enrollment_id?",
-              q.step_id as "step_id?", b.variant as "variant?", coalesce(t.template_id, v.template_id, k.template_id) as "template_id?",
+              q.step_id as "step_id?", b.variant as "variant?", t.template_id as "template_id?",
               s.request_id, s.contact_id, c.address as "email?", s.state, s.reason, s.attempts, s.provider,
               s.smtp_code, s.enhanced_code, r.options -> 'tags' as tags, r.options -> 'metadata' as metadata, s.decided_at, s.delivered_at, s.bounced_at, s.complained_at, s.opened_at,
               s.clicked_at, s.replied_at, s.unsubscribed_at
@@ -185,9 +185,7 @@ exported! {
            select b.kind, b.variant, b.content_id from batches b where b.tenant_id = s.tenant_id and b.id = batch_of(s.id) offset 0
        ) b on true
        left join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
-       left join campaigns k on k.tenant_id = s.tenant_id and k.id = s.campaign_id
-       left join campaign_variants v on v.tenant_id = s.tenant_id and v.campaign_id = s.campaign_id and v.variant = b.variant
-       left join lateral template_version_of(s.tenant_id, b.content_id) t on true
+       cross join lateral template_of_mail(s.tenant_id, b.content_id, s.campaign_id, b.variant) t
        order by s.id"#
 }
 
