@@ -167,8 +167,8 @@ impl Running {
         let mut process = Command::new(program(settings)?)
             .args(["reader", "--memory-mb", &settings.reader_memory_mb.to_string()])
             .env_clear()
-            // One area of memory for all threads: the limit counts what is set aside for each.
-            .env("MALLOC_ARENA_MAX", "1")
+            // One area of memory for all threads, and what is free goes back: the limit counts what is set aside.
+            .env("_RJEM_MALLOC_CONF", "narenas:1,retain:false")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
