@@ -22,6 +22,7 @@ create table domains (
     verified_at timestamptz,
     last_checked_at timestamptz,
     next_check_at timestamptz default now() + interval '1 hour', -- null: never (the sandbox, a claim given up long ago)
+    checks_from timestamptz not null default now(), -- claimed, or when "verify" was last called: checks that fail end some time after it
     degraded_since timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),

@@ -231,18 +231,18 @@ create index batches_open on batches (lane, state, tenant_id, id) where state <>
 create index batches_timed on batches (timed_until) where timed_until is not null;
 -- For the tripwire.
 create index batches_for_tripwire on batches (tenant_id, campaign_id) where needs_tripwire;
--- Whether a batch is set aside: it is announced a day later (`owed::set_aside`). No other pause before an announcement is longer than half
--- an hour.
-create function is_set_aside(announce_after timestamptz) returns boolean
+-- Whether a batch is set aside for a day (`owed::set_aside`): it is not under way, though it is announced and its sends are queued. Its two
+-- times are one; no other pause makes them so.
+create function is_set_aside(announce_after timestamptz, quiet_at timestamptz) returns boolean
 language sql stable parallel safe
-as $$ select coalesce(announce_after > now() + interval '1 hour', false) $$;
+as $$ select coalesce(announce_after = quiet_at and announce_after > now(), false) $$;
 
 -- What each tenant has in flight of the bulk lane. What is deferred is in flight once its batch was dispatched again for it; a batch set
 -- aside for a day is not.
 create view bulk_in_flight with (security_invoker = true) as
 select tenant_id, sum(queued + fenced + case when quiet_at is null then 0 else deferred end) as weight
 from batches
-where lane = 'bulk' and state = 'announced' and not is_set_aside(announce_after)
+where lane = 'bulk' and state = 'announced' and not is_set_aside(announce_after, quiet_at)
 group by tenant_id;
 grant select on bulk_in_flight to postrider_ingress, postrider_stages;
 -- Large batches of no campaign (transactional mail, sequences) wait for their tenant's turn like those of campaigns; they are found by tenant.
@@ -269,13 +269,13 @@ as $$
 $$;
 grant execute on function campaigns_first_under_cap(uuid, text[]) to postrider_ingress, postrider_stages;
 
--- Whether a send may pass its fence within the hour: it is queued, in a batch that waits neither for a later time nor for the winner of a test,
--- or it is put off for no longer.
+-- Whether a send may pass its fence within the hour: it is queued and not held for the winner of a test, or it is put off for no longer; and
+-- its batch neither waits for a later time nor is set aside.
 create function is_owed_soon(send_state text, next_attempt_at timestamptz, batch_state text, announce_after timestamptz) returns boolean
 language sql stable parallel safe
 as $$
-    select send_state = 'queued' and batch_state <> 'held' and not (batch_state = 'timed' and announce_after > now() + interval '1 hour')
-        or send_state = 'deferred' and next_attempt_at <= now() + interval '1 hour'
+    select (send_state = 'queued' and batch_state <> 'held' or send_state = 'deferred' and next_attempt_at <= now() + interval '1 hour')
+       and coalesce(announce_after <= now() + interval '1 hour', true)
 $$;
 grant execute on function is_owed_soon(text, timestamptz, text, timestamptz) to postrider_ingress, postrider_stages;
 

@@ -187,6 +187,18 @@ as $$
 $$;
 grant execute on function shown_status(text, text) to postrider_ingress, postrider_stages;
 
+-- Whether an enrollment has ended early, also with its archived sequence, before that is written to it: its mail is not owed any more. An
+-- `end_sequence` step and a step that cannot be taken are no early end.
+create function has_ended_early(enrollment enrollments, sequence_status text, archived_at timestamptz) returns boolean
+language sql stable parallel safe
+as $$
+    select shown_status(enrollment.status, sequence_status) = 'exited' and enrollment.exit_reason is distinct from 'end_step'
+        -- Its last step was being taken when the sequence was archived: it is written seconds before its commit at most.
+        or enrollment.status = 'completed' and sequence_status = 'archived'
+           and coalesce(enrollment.ended_at > archived_at - interval '5 seconds', false)
+$$;
+grant execute on function has_ended_early(enrollments, text, timestamptz) to postrider_ingress, postrider_stages;
+
 -- Whether a step waits for the consent that a contact is asked to confirm: the link is out, or was asked for in the last 14 days. A
 -- tenant that cannot send the mail holds nothing for ever.
 create function is_waited_for(asked confirmations, marketing_status text) returns boolean

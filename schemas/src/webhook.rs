@@ -89,7 +89,7 @@ pub struct CallSigner<'a> {
     pub is_rotating: bool,
 }
 
-/// The secrets that calls to a tenant's product are signed with: one per key, newest first, then, after a rotation, the one before.
+/// The secrets that calls to a tenant's product are signed with: one per key, newest first, then, after a rotation, those before.
 /// The first is the one to check with. The keys are derived from the master keys, for this alone.
 #[must_use]
 pub fn call_secrets(keys: &[[u8; 32]], signer: CallSigner<'_>) -> Vec<WebhookSecret> {
@@ -102,8 +102,8 @@ pub fn call_secrets(keys: &[[u8; 32]], signer: CallSigner<'_>) -> Vec<WebhookSec
         WebhookSecret(kdf.finalize().into_bytes().into())
     };
     let before = signer.generation.checked_sub(1).filter(|_| signer.is_rotating);
-    let before = before.and_then(|generation| Some(derive(keys.first()?, generation)));
-    keys.iter().map(|key| derive(key, signer.generation)).chain(before).collect()
+    let generations = std::iter::once(signer.generation).chain(before);
+    generations.flat_map(|generation| keys.iter().map(move |key| derive(key, generation))).collect()
 }
 
 /// The headers of a signed message: `secrets` newest first, `id` the event's, `timestamp` in unix seconds, the very bytes that
@@ -217,6 +217,18 @@ mod tests {
         assert_ne!(after[0], before[0]);
         assert_ne!(call_secrets(&[[1; 32]], other), before);
         assert_ne!(call_secrets(&[[1; 32]], of(tenant, "billing")), before);
+    }
+
+    #[test]
+    fn a_rotated_call_secret_signs_along_under_every_master_key() {
+        let (new, old) = ([2; 32], [1; 32]);
+        let of = |keys: &[[u8; 32]], generation, is_rotating| {
+            call_secrets(keys, CallSigner { tenant: Uuid::nil(), product: "crm", generation, is_rotating })
+        };
+        let known = &of(&[old], 0, false)[0];
+        let now = of(&[new, old], 1, true);
+        assert!(now.contains(known), "the receiver knows the secret from before both changes");
+        assert_eq!((now.len(), &now[0]), (4, &of(&[new], 1, false)[0]));
     }
 
     #[test]

@@ -360,6 +360,58 @@ async fn a_domain_whose_key_cannot_be_opened_does_not_verify() {
 }
 
 #[tokio::test]
+async fn a_domain_whose_key_is_lost_fails_and_is_given_another() {
+    let dns = Dns::start(&[]).await;
+    let (edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    publish_all(&dns, &claimed);
+    assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
+    // As if sealed under a master key that is not set any more: its id is the beginning.
+    let lose = "update domains set dkim_private = set_byte(dkim_private, 0, get_byte(dkim_private, 0) # 255),
+                                   next_check_at = now()";
+    sqlx::query(lose).execute(&edge.pool).await.unwrap();
+    assert_eq!(recheck::sweep(&edge.ingress).await.unwrap(), 1);
+    assert_eq!(client.get("/v1/domains").await.body["domains"][0]["status"], json!("failed"));
+    let changes =
+        "select count(*) from audit_log where action = 'domain.status_changed' and detail ->> 'to' = 'failed'";
+    assert_eq!(edge.count(changes).await, 1);
+    assert_eq!(client.post(&verify_path(&claimed), json!({})).await.refusal(), (409, "domain_missing_provider_record"));
+
+    let renewed = claim(&client, "acme.test").await;
+    assert_eq!((&renewed["domain_id"], &renewed["already_existed"]), (&claimed["domain_id"], &json!(true)));
+    let hosts: Vec<&Value> = renewed["dns_records"].as_array().unwrap().iter().map(|record| &record["host"]).collect();
+    for host in ["pr2._domainkey.acme.test", "pr2e._domainkey.acme.test"] {
+        assert!(hosts.contains(&&json!(host)), "{host}");
+    }
+    assert_eq!(claim(&client, "acme.test").await, renewed, "once");
+    assert_eq!(verify(&client, &claimed).await["status"], json!("failed"), "the new key is not published");
+    publish_all(&dns, &renewed);
+    assert_eq!(verify(&client, &claimed).await["status"], json!("verified"));
+    // The owner's own check finds it, too.
+    sqlx::query(lose).execute(&edge.pool).await.unwrap();
+    assert_eq!(verify(&client, &claimed).await["status"], json!("failed"));
+    assert_eq!(edge.count(changes).await, 2);
+}
+
+#[tokio::test]
+async fn verify_starts_the_checks_of_an_old_claim_again() {
+    let dns = Dns::start(&[]).await;
+    let (edge, client) = asking(&dns).await;
+    let claimed = claim(&client, "acme.test").await;
+    let age = "update domains set created_at = now() - interval '40 days', checks_from = now() - interval '40 days',
+                                  next_check_at = now()";
+    sqlx::query(age).execute(&edge.pool).await.unwrap();
+    assert_eq!(recheck::sweep(&edge.ingress).await.unwrap(), 1);
+    assert_eq!(edge.count("select count(*) from domains where next_check_at is null").await, 1, "it is given up");
+    assert_eq!(verify(&client, &claimed).await["status"], json!("pending"));
+    publish_all(&dns, &claimed);
+    let due = "update domains set next_check_at = now() where next_check_at is not null";
+    sqlx::query(due).execute(&edge.pool).await.unwrap();
+    assert_eq!(recheck::sweep(&edge.ingress).await.unwrap(), 1);
+    assert_eq!(client.get("/v1/domains").await.body["domains"][0]["status"], json!("verified"));
+}
+
+#[tokio::test]
 async fn a_fresh_check_is_answered_again_without_asking_the_dns() {
     let dns = Dns::start(&[]).await;
     let mut settings = settings();

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 use ledger::audience::Split;
 use ledger::gate::{MarketingStatus, RecipientEligibility, decide_recipient};
+use ledger::requeue::{RequeueScope, RequeuedWork, requeue};
 use rstest::rstest;
 use schemas::{Classification, MessageKind, subjects::stream};
 use serde_json::{Value, json};
@@ -641,7 +642,8 @@ async fn a_scheduled_campaign_whose_launch_was_rejected_is_launched_anew() {
     let id = ready.campaign(json!({})).await;
     let path = format!("/v1/campaigns/{id}");
     let at = (Utc::now() + TimeDelta::hours(2)).to_rfc3339();
-    launch(&ready, &id, json!({"schedule_for": at})).await;
+    let digest = launch(&ready, &id, json!({"dry_run": true})).await.text("digest");
+    launch(&ready, &id, json!({"schedule_for": at, "digest": digest})).await;
     sqlx::query("update requests set state = 'rejected', outcome = 'ledger', announce_after = null")
         .execute(&ready.edge.pool)
         .await
@@ -651,6 +653,11 @@ async fn a_scheduled_campaign_whose_launch_was_rejected_is_launched_anew() {
     assert_eq!(moved.refusal(), (409, "campaign_already_scheduled"));
     let back = ready.client.patch(&path, json!({"status": "draft"})).await;
     assert_eq!((back.status.as_u16(), &back.body["status"]), (200, &json!("draft")), "{}", back.body);
-    assert_eq!(launch(&ready, &id, json!({})).await.status, 202);
-    assert_eq!(ready.edge.count("select count(*) from requests where state = 'accepted'").await, 1);
+    assert_eq!(launch(&ready, &id, json!({"schedule_for": later})).await.status, 202);
+    let accepted = "select count(*) from requests where state = 'accepted'";
+    assert_eq!(ready.edge.count(accepted).await, 1);
+    // A requeue does not take up the launch that was withdrawn: its audience is gone.
+    let work = RequeuedWork::Campaign(id.parse().unwrap());
+    requeue(&ready.edge.pool, &RequeueScope { tenant: ready.client.tenant, work }, false).await.unwrap();
+    assert_eq!(ready.edge.count(accepted).await, 1);
 }

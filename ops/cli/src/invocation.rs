@@ -72,6 +72,18 @@ pub async fn audit_record(
     audit::write(db, &[AuditRecord { tenant, actor: &actor(), action, subject, detail, reason, outcome }]).await
 }
 
+/// Writes the audit entry of a command that commits in steps, before the first one: killed or failed half-way, it has left one. Another at its
+/// end says what it did.
+pub async fn audit_begun(
+    db: impl PgExecutor<'_>,
+    tenant: Option<Uuid>,
+    action: &str,
+    subject: impl Display,
+    asked: Value,
+) -> sqlx::Result<()> {
+    audit_record(db, tenant, action, subject, Some("begun"), asked).await
+}
+
 /// Writes an audit entry without outcome and details.
 pub async fn audit(
     db: &mut PgConnection,

@@ -140,9 +140,9 @@ pub async fn run_all(mut settings: AllSettings) -> anyhow::Result<()> {
     settings.common.apply_to_stages(&mut settings.stages);
     settings.common.apply_to_ingress(&mut settings.ingress);
     let process = Process::start(&settings.core, &settings.ingress.outbound, "all", "all").await?;
+    let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
     start_stages(&process.deps, &settings.stages, StageName::ALL).await?;
     process.beat(StageName::ALL, true);
-    let serving = start_ingress(&settings.core, settings.ingress, &process).await?;
     process.serve(&settings.common.addresses, Some(serving)).await
 }
 
@@ -283,7 +283,9 @@ async fn make_streams(bus: Bus, shutdown: CancellationToken) {
 }
 
 async fn start_stages(deps: &runner::Deps, settings: &StageSettings, names: &[StageName]) -> anyhow::Result<()> {
-    for name in names {
+    // Delivery last: a process that cannot start must not end between a fence and the answer.
+    let (delivery, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| **name == StageName::Delivery);
+    for name in others.into_iter().chain(delivery) {
         match name {
             StageName::Audience => audience::start(deps, &settings.audience),
             StageName::Compliance => compliance::start(deps),

@@ -6,7 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    invocation::audit_record,
+    invocation::{audit_begun, audit_record},
     operator::{self, DatabaseArgs},
 };
 
@@ -42,6 +42,9 @@ pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
             eprintln!("{}", line(done));
         }
     };
+    if !args.dry_run {
+        audit_begun(&pool, args.tenant, "rescore", "opens and clicks", json!({"since": args.since})).await?;
+    }
     let scope = RescoreScope { tenant: args.tenant, since: args.since };
     let done = rescore(&pool, scope, args.dry_run, progress).await?;
     bar.finish_and_clear();

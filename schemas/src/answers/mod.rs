@@ -63,6 +63,12 @@ impl Class {
             Self::Block | Self::Content | Self::Policy | Self::Unreachable | Self::Configuration => BounceClass::Block,
         }
     }
+
+    /// The bounce that a failure of this class is reported as. `None`: no server has refused the mail.
+    #[must_use]
+    pub const fn refused_as(self) -> Option<BounceClass> {
+        if self.is_refusal() { Some(self.bounce()) } else { None }
+    }
 }
 
 /// An enhanced status code `class.subject.detail` (RFC 3463).

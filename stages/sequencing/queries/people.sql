@@ -1,6 +1,6 @@
 -- The contacts of a group, their eligibility, whether they are asked to confirm their consent, and whether an unhandled answer is one to the
--- enrollment's own mail. Mail of sequences on its way takes room under the frequency cap: what is older than two months is rare, and the
--- fence counts it. $1 tenants, $2 contacts, $3 enrollments, $4 and $5 the events that end them, if any: name and properties, $6 sequences.
+-- enrollment's own mail. Mail of sequences on its way, which what is set aside is not, takes room under the frequency cap: what is older than
+-- two months is rare, and the fence counts it. $1 tenants, $2 contacts, $3 enrollments, $4 and $5 the events that end them, if any: name and properties, $6 sequences.
 -- All by key.
 select w.place as "place!", s.address as "address!", s.contact_active as "contact_active!",
        s.marketing_status as "marketing_status!", s.hard_bounced as "hard_bounced!", s.complained as "complained!",
@@ -12,6 +12,8 @@ select w.place as "place!", s.address as "address!", s.contact_active as "contac
            join sequence_steps p on p.tenant_id = q.tenant_id and p.id = q.step_id and p.step_type = 'send_email'
            where m.tenant_id = w.tenant_id and m.contact_id = w.contact_id and m.campaign_id is null and m.state in ('queued', 'deferred')
              and m.month >= date_trunc('month', now() at time zone 'UTC')::date - interval '1 month'
+             and (select is_set_aside(b.announce_after, b.quiet_at) from batches b
+                  where b.tenant_id = m.tenant_id and b.id = batch_of(m.id)) is not true
        ) else s.cap_left end as cap_left,
        s.timezone as quiet_zone, c.timezone, c.first_name, c.last_name,
        s.marketing_status = 'pending' and exists (

@@ -22,8 +22,8 @@ impl Sweep for StatusChanges {
             .also_when_paused()
     }
 
-    /// One run takes up to two hundred sequences, of whichever tenants, and a part of their enrollments. A group that was writing its moves at
-    /// the change may still pause an enrollment, so a sequence is visited for a minute.
+    /// One run takes up to a hundred archived sequences and a hundred others, of whichever tenants, and a part of their enrollments. A group that
+    /// was writing its moves at the change may still pause an enrollment, so a sequence is visited for a minute.
     async fn sweep(&self) -> Result<u64, StageError> {
         let applied = sqlx::query_file!("queries/apply_status_changes.sql", AT_ONCE).fetch_one(&self.0).await?;
         let count = |count: i64| u64::try_from(count).unwrap_or(0);

@@ -206,6 +206,44 @@ async fn no_log_is_read_in_while_a_launch_is_half_written() {
     assert_eq!(run(&rig, &reconcile)[0]["read"], json!(1));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_is_read_in_while_mail_that_it_shows_is_not_written() {
+    let mut rig = Rig::shared().await;
+    rig.start("ingress", &["ingress"]).await;
+    let due = (chrono::Utc::now() + chrono::TimeDelta::hours(1)).to_rfc3339();
+    let body = json!({
+        "sender_id": rig.sender_id, "to": [{"email": "cid@example.com"}, {"email": "dan@example.com"}], "subject": "Hello",
+        "html": "<p>Hello</p>", "message_class": "business", "scheduled_at": due,
+    });
+    let message = rig.client.post("/v1/messages", body).await.expect(202);
+    let log = rig.dir().join("relay.log");
+    std::fs::write(&log, message["recipients"][1]["send_id"].as_str().unwrap()).unwrap();
+    let reconcile = ["restore", "reconcile", "--reason", "the log of the gap", "--sent", log.to_str().unwrap()];
+    run(&rig, &["restore", "begin"]);
+    let shown = &run(&rig, &[&reconcile[..], &["--dry-run"]].concat())[0];
+    assert_eq!((&shown["elsewhere"], &shown["marked"]), (&json!(1), &json!(0)), "{shown}");
+    lines_of_failing(&rig, &reconcile);
+    assert_eq!(rig.number("select count(*) from audit_log where action = 'restore.reconcile'").await, 0);
+
+    sqlx::query("update requests set due_at = now(), announce_after = now()").execute(&rig.pool).await.unwrap();
+    rig.start("audience", &["stage", "audience"]).await;
+    eventually("the sends to be written", PATIENCE, || async {
+        (rig.number("select count(*) from sends").await == 2).then_some(())
+    })
+    .await;
+    // One that fails half-way has left its entry.
+    let refuse = "create function refuse_send() returns trigger language plpgsql
+                  as $$ begin raise exception 'refused'; end $$;
+                  create trigger refuse_send before update on sends for each row execute function refuse_send()";
+    sqlx::raw_sql(refuse).execute(&rig.pool).await.unwrap();
+    lines_of_failing(&rig, &reconcile);
+    let entry = "select actor, reason from audit_log where action = 'restore.reconcile'";
+    let (actor, reason): (String, String) = sqlx::query_as(entry).fetch_one(&rig.pool).await.unwrap();
+    assert_eq!((actor.starts_with("cli:"), reason.as_str()), (true, "the log of the gap"));
+    sqlx::raw_sql("drop trigger refuse_send on sends").execute(&rig.pool).await.unwrap();
+    assert_eq!(run(&rig, &reconcile)[0]["marked"], json!(1));
+}
+
 /// The lines of a command that ends with 1 and means it.
 fn lines_of_failing(rig: &Rig, args: &[&str]) -> Vec<Value> {
     let output = Command::new(process::binary()).arg("--json").args(args).envs(&rig.operator_env()).output().unwrap();

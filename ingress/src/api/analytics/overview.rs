@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{Datelike, NaiveDate, Utc};
 use chrono_tz::Tz;
 use schemars::JsonSchema;
-use schemas::{BounceClass, MessageKind};
+use schemas::{BounceClass, MessageKind, answers::Class};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -235,9 +235,34 @@ fn bounces(days: &[DayTotal]) -> Vec<BounceTotals> {
     let of = |class: BounceClass| {
         let later = format!("bounced_{class}");
         let counts = |total: &&DayTotal| {
-            if total.kind == "failure" { total.event == class.as_str() } else { total.event == later }
+            if total.kind == "failure" {
+                Class::parse(&total.event).and_then(Class::refused_as) == Some(class)
+            } else {
+                total.event == later
+            }
         };
         days.iter().filter(counts).map(|total| total.count).sum()
     };
     BounceClass::ALL.iter().map(|class| BounceTotals { class: *class, count: of(*class) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_given_at_once_counts_as_its_bounce() {
+        let failed = |class: &str, count| DayTotal {
+            day: NaiveDate::default(),
+            kind: "failure".to_owned(),
+            event: class.to_owned(),
+            count,
+        };
+        let days = [failed("policy", 7), failed("mailbox_full", 2), failed("temporary", 3)];
+        let counted: Vec<_> = bounces(&days).iter().map(|total| (total.class.as_str(), total.count)).collect();
+        assert_eq!(counted.len(), BounceClass::ALL.len());
+        for expected in [("block", 7), ("soft", 2), ("hard", 0)] {
+            assert!(counted.contains(&expected), "{expected:?} in {counted:?}");
+        }
+    }
 }

@@ -145,7 +145,7 @@ pub(super) async fn change(
         }
         CampaignChange::BackToDraft if row.status == CampaignStatus::Draft => {}
         CampaignChange::BackToDraft => {
-            store::back_to_draft(ctx.db(), tenant, id, waiting.map(|waiting| waiting.request_id)).await?;
+            store::back_to_draft(ctx.db(), tenant, id).await?;
             ctx.audit("campaign.back_to_draft", &id.to_string(), json!({"was": row.scheduled_for.map(time)})).await?;
         }
     }

@@ -61,7 +61,7 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     // Writers of segments take turns: none names the campaign while it goes.
     segments::lock_all(ctx.db(), tenant).await?;
     // The launch of one that was cancelled may still be announced.
-    let waiting = store::lock_waiting_launch(ctx.db(), tenant, id).await?;
+    store::lock_waiting_launch(ctx.db(), tenant, id).await?;
     let row = store::lock(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("campaign"))?;
     let detail = match row.status {
         CampaignStatus::Draft => None,
@@ -77,7 +77,7 @@ pub(super) async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     }
     let references = references::to_campaign(ctx.db(), tenant, id).await?;
     references::refuse("campaign", references, "change them first")?;
-    store::back_to_draft(ctx.db(), tenant, id, waiting.map(|waiting| waiting.request_id)).await?;
+    store::back_to_draft(ctx.db(), tenant, id).await?;
     store::delete_draft(ctx.db(), tenant, id).await?;
     store::empty_replaced_contents(ctx.db(), tenant, id, &store::contents_of(&row)).await?;
     ctx.audit("campaign.deleted", &id.to_string(), json!({})).await?;

@@ -296,25 +296,31 @@ pub(crate) struct WaitingLaunch {
     pub(crate) environment: Environment,
 }
 
-/// Holds the launch request of a campaign that waits for its time. To be called before the campaign is locked: the audience stage locks
-/// them in this order. Served by `requests_waiting`.
+/// Holds the launch requests of a campaign that are not handled, and answers the one that waits for its time. To be called before the campaign
+/// is locked: the audience stage locks them in this order. Served by `requests_waiting` and `requests_rejected`.
 pub(crate) async fn lock_waiting_launch(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
 ) -> sqlx::Result<Option<WaitingLaunch>> {
-    sqlx::query_as!(
-        WaitingLaunch,
-        r#"select id as request_id, product, environment as "environment: Environment"
+    let launches = sqlx::query!(
+        r#"select id, product, environment as "environment: Environment", state = 'accepted' as "is_waiting!"
            from requests
-           where announce_after is not null and tenant_id = $1 and kind = 'campaign-launch' and state = 'accepted'
+           where (announce_after is not null or state = 'rejected') and tenant_id = $1 and kind = 'campaign-launch'
              and payload ->> 'campaign_id' = $2
+           order by id
            for update"#,
         tenant,
         id.to_string(),
     )
-    .fetch_optional(db)
-    .await
+    .fetch_all(db)
+    .await?;
+    let waiting = launches.into_iter().find(|launch| launch.is_waiting);
+    Ok(waiting.map(|launch| WaitingLaunch {
+        request_id: launch.id,
+        product: launch.product,
+        environment: launch.environment,
+    }))
 }
 
 /// Gives a scheduled campaign another time. Campaign and request are held.
@@ -345,19 +351,15 @@ pub(crate) async fn reschedule(
     .map(drop)
 }
 
-/// Puts a campaign whose launch has not begun back to draft: its launch is withdrawn, if it still waits and was not rejected, and the audience
-/// that was written down for it is removed. Campaign and request are held.
-pub(crate) async fn back_to_draft(
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    request: Option<Uuid>,
-) -> sqlx::Result<()> {
+/// Puts a campaign whose launch has not begun back to draft: its launch is withdrawn, also one that was rejected, which a requeue would take up
+/// beside the next one; and the audience that was written down for it is removed. Campaign and requests are held ([`lock_waiting_launch`]).
+pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update requests set state = 'handled', outcome = 'withdrawn', announce_after = null, handled_at = now()
-         where tenant_id = $1 and id = $2",
+         where (announce_after is not null or state = 'rejected') and tenant_id = $1 and kind = 'campaign-launch'
+           and payload ->> 'campaign_id' = $2",
         tenant,
-        request,
+        id.to_string(),
     )
     .execute(&mut *db)
     .await?;

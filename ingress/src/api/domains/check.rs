@@ -26,6 +26,7 @@ use crate::{
         ApiReply, NoFields, RequestContext,
         error::ApiError,
         shares::{Share, Shares},
+        write_audit_log,
     },
     settings::Rechecks,
     state::Ingress,
@@ -66,7 +67,12 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
     let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
     if !can_sign(&ctx.ingress, tenant, &row) {
-        return Err(ApiError::conflict("domain_missing_provider_record"));
+        let (ingress, actor) = (Arc::clone(&ctx.ingress), ctx.caller.actor());
+        return match fail_without_key(&ingress, ctx.db(), tenant, id, &actor).await? {
+            Some(row) => ApiReply::ok(&DomainChecked::stored(&ingress, &row)),
+            None => Err(ApiError::conflict("domain_missing_provider_record")
+                .detail("its private key is lost: claim the domain again for a new one")),
+        };
     }
     let rechecks = ctx.ingress.settings.rechecks;
     let (answers, again) = match ctx.caller.environment {
@@ -85,7 +91,7 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
             (ctx.wait_without_connection("dns".to_owned(), answer)??, Some(rechecks))
         }
     };
-    match apply_check(ctx.db(), tenant, id, &answers, again).await? {
+    match apply_check(ctx.db(), tenant, id, &answers, again, true).await? {
         CheckOutcome::Recorded { from, to, records } => {
             if from != to {
                 ctx.audit(STATUS_CHANGED, &id.to_string(), json!({"from": from, "to": to})).await?;
@@ -134,6 +140,34 @@ pub(super) fn can_sign(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> bool
     ingress.vault.open(tenant, DKIM_PURPOSE, &row.dkim_private).is_ok()
 }
 
+/// Records that a domain that may send cannot sign: it fails, whatever the DNS says, so that its mail is skipped instead of waiting for ever.
+/// A key that is set again is found by the next check. `None`: it can sign or may not send, and nothing is recorded.
+pub(super) async fn fail_without_key(
+    ingress: &Ingress,
+    db: &mut PgConnection,
+    tenant: Uuid,
+    id: Uuid,
+    actor: &str,
+) -> sqlx::Result<Option<DomainRow>> {
+    let row = store::lock(&mut *db, tenant, id).await?;
+    let Some(row) = row.filter(|row| row.status.may_send() && !can_sign(ingress, tenant, row)) else {
+        return Ok(None);
+    };
+    let failed = DomainStatus::Failed;
+    sqlx::query!(
+        "update domains set status = $3, degraded_since = coalesce(degraded_since, now()), updated_at = now()
+         where tenant_id = $1 and id = $2",
+        tenant,
+        id,
+        failed.as_str(),
+    )
+    .execute(&mut *db)
+    .await?;
+    let subject = vec![(id.to_string(), json!({"from": row.status, "to": failed}))];
+    write_audit_log(db, Some(tenant), actor, STATUS_CHANGED, subject).await?;
+    Ok(Some(DomainRow { status: failed, ..row }))
+}
+
 /// What the DNS said of a domain's records.
 #[derive(Clone)]
 pub(super) struct DnsAnswers {
@@ -160,14 +194,15 @@ pub(super) enum CheckOutcome {
     Gone,
 }
 
-/// Records a check: the status it makes of the domain, what it saw, and when to look again (`None`: never). After
-/// [`CheckOutcome::ProvenElsewhere`] the transaction can only be rolled back.
+/// Records a check: the status it makes of the domain, what it saw, and when to look again (`None`: never). One that the owner asked for
+/// starts the rechecks anew. After [`CheckOutcome::ProvenElsewhere`] the transaction can only be rolled back.
 pub(super) async fn apply_check(
     db: &mut PgConnection,
     tenant: Uuid,
     id: Uuid,
     answers: &DnsAnswers,
     again: Option<Rechecks>,
+    is_asked: bool,
 ) -> sqlx::Result<CheckOutcome> {
     // A statement of its own after the lock: what other checks have committed meanwhile is seen.
     let Some(row) = store::lock(&mut *db, tenant, id).await? else {
@@ -188,14 +223,15 @@ pub(super) async fn apply_check(
     }
     let records: Vec<RecordView> =
         answers.records.iter().map(|checked| RecordView::checked(checked, asked_at)).collect();
-    let next =
-        again.and_then(|rechecks| rechecks.next(to, now - row.created_at, degraded_since.map(|since| now - since)));
+    let checks_from = if is_asked { now } else { row.checks_from };
+    let next = again.and_then(|rechecks| rechecks.next(to, now - checks_from, degraded_since.map(|since| now - since)));
     let written = sqlx::query!(
         "update domains
          set status = $3,
              records = $4,
              last_checked_at = now(),
              next_check_at = $5,
+             checks_from = $7,
              second_published = coalesce($6, second_published),
              verified_at = case when $3 = 'verified' then coalesce(verified_at, now()) else verified_at end,
              degraded_since = case when $3 = 'degraded' then coalesce(degraded_since, now())
@@ -208,6 +244,7 @@ pub(super) async fn apply_check(
         json!(records),
         next.map(|wait| now + wait),
         second_published(&answers.records),
+        checks_from,
     )
     .execute(db)
     .await;

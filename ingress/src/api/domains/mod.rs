@@ -54,8 +54,9 @@ pub(crate) fn routes() -> Routes {
                 "createDomain",
                 "Claim a sending domain",
                 "The answer has the DNS records to publish. Idempotent: a domain that exists is answered with its \
-                 current records. A name that another tenant has verified is refused, and so is every name below it. \
-                 A tenant has at most 1,000 domains, and at most 100 of them pending.",
+                 current records. If its private key is lost, it gets new keys, and its DKIM records are new. A name \
+                 that another tenant has verified is refused, and so is every name below it. A tenant has at most \
+                 1,000 domains, and at most 100 of them pending.",
             )
             .example(json!({"domain": "acme.example"}))
             .answer::<DomainCreated>(200, "Claimed")
@@ -138,6 +139,9 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
     let name = own_name(body.domain, &ctx.ingress.settings.outbound.platform_domains)?;
     let tenant = ctx.tenant;
     if let Some(row) = store::by_name(ctx.db(), tenant, &name).await? {
+        if row.status != DomainStatus::Suspended && !check::can_sign(&ctx.ingress, tenant, &row) {
+            return replace_keys(ctx, &row).await;
+        }
         return created(ctx, &row, true);
     }
     if store::proven_elsewhere(ctx.db(), tenant, &name).await? {
@@ -160,13 +164,7 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
         return Err(ApiError::conflict("domain_limit_reached")
             .detail(format!("at most {PENDING_MAX} domains may be pending: verify or remove some")));
     }
-    let keys = ctx.run_blocking("keys".to_owned(), generate_keys)??;
-    let [key, second] = &*keys;
-    let seal = |key: &GeneratedKey| {
-        let sealed = ctx.ingress.vault.seal(tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
-        sealed.map_err(|error| ApiError::unexpected(&error))
-    };
-    let (private, second_private) = (seal(key)?, seal(second)?);
+    let [(private, public), (second_private, second_public)] = new_keys(ctx)?;
     let inserted = sqlx::query!(
         "insert into domains (tenant_id, id, domain, selector, dkim_private, dkim_public, ownership_token,
                               second_selector, second_private, second_public)
@@ -177,11 +175,11 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
         name,
         FIRST_SELECTOR,
         private,
-        key.public,
+        public,
         URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
         SECOND_SELECTOR,
         second_private,
-        second.public,
+        second_public,
     )
     .execute(ctx.db())
     .await?;
@@ -197,9 +195,58 @@ async fn create(ctx: &mut RequestContext, body: CreateDomain) -> Result<ApiReply
     created(ctx, &row, already_existed)
 }
 
+/// Gives a domain whose private key does not open new keys under the next selectors, for its owner to publish.
+async fn replace_keys(ctx: &mut RequestContext, lost: &DomainRow) -> Result<ApiReply, ApiError> {
+    let [(private, public), (second_private, second_public)] = new_keys(ctx)?;
+    let (tenant, ingress, actor) = (ctx.tenant, Arc::clone(&ctx.ingress), ctx.caller.actor());
+    check::fail_without_key(&ingress, ctx.db(), tenant, lost.id, &actor).await?;
+    let selector = selector_after(&lost.selector);
+    let replaced = sqlx::query!(
+        "update domains
+         set selector = $4, dkim_private = $5, dkim_public = $6,
+             second_selector = $4::text || 'e', second_private = $7, second_public = $8, second_published = false,
+             checks_from = now(), updated_at = now(),
+             next_check_at = case when environment = 'production' then now() + interval '1 hour' end
+         where tenant_id = $1 and id = $2 and dkim_private = $3",
+        tenant,
+        lost.id,
+        lost.dkim_private.as_slice(),
+        selector,
+        private,
+        public,
+        second_private,
+        second_public,
+    )
+    .execute(ctx.db())
+    .await?;
+    // Another request may have been first.
+    if replaced.rows_affected() == 1 {
+        ctx.audit("domain.keys_replaced", &lost.id.to_string(), json!({"selector": selector})).await?;
+    }
+    let row = store::by_id(ctx.db(), tenant, lost.id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
+    created(ctx, &row, true)
+}
+
+/// The selector after this one: `pr2` after `pr1`.
+fn selector_after(selector: &str) -> String {
+    let number = selector.strip_prefix("pr").and_then(|number| number.parse::<u32>().ok()).unwrap_or(1);
+    format!("pr{}", number.saturating_add(1))
+}
+
 fn created(ctx: &RequestContext, row: &DomainRow, already_existed: bool) -> Result<ApiReply, ApiError> {
     let dns_records = records::view(row, &ctx.ingress.settings.domain_targets.settings());
     ApiReply::ok(&DomainCreated { domain_id: row.id, status: row.status, dns_records, already_existed })
+}
+
+/// An RSA and an Ed25519 key: the private half, sealed, and the public one.
+fn new_keys(ctx: &mut RequestContext) -> Result<[(Vec<u8>, String); 2], ApiError> {
+    let keys = ctx.run_blocking("keys".to_owned(), generate_keys)??;
+    let [key, second] = &*keys;
+    let seal = |key: &GeneratedKey| {
+        let sealed = ctx.ingress.vault.seal(ctx.tenant, DKIM_PURPOSE, key.private_pkcs8.expose_secret());
+        sealed.map(|sealed| (sealed, key.public.clone())).map_err(|error| ApiError::unexpected(&error))
+    };
+    Ok([seal(key)?, seal(second)?])
 }
 
 /// An RSA key takes tens of milliseconds of a core, sometimes far more: run it [without a connection](RequestContext::run_blocking).

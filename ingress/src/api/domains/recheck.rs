@@ -31,7 +31,7 @@ const ACTOR: &str = "recheck";
 
 impl Rechecks {
     /// How long after a check that left the domain in this status the next one is due; `None` when no more
-    /// checks are due (a call of `verify` starts them again).
+    /// checks are due. `age`: since the domain was claimed, or since the last call of `verify`, which starts them again.
     pub(super) fn next(
         self,
         status: DomainStatus,
@@ -44,7 +44,7 @@ impl Rechecks {
             DomainStatus::Pending if age < PENDING_SOON => Some(self.domain_recheck_soon),
             DomainStatus::Pending => (age < PENDING_AT_ALL).then_some(self.domain_recheck),
             DomainStatus::Failed => {
-                degraded_for.is_none_or(|since| since < FAILED_AT_ALL).then_some(self.domain_recheck)
+                degraded_for.is_none_or(|since| since.min(age) < FAILED_AT_ALL).then_some(self.domain_recheck)
             }
             DomainStatus::Suspended => None,
         }
@@ -92,11 +92,16 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
     let rechecks = ingress.settings.rechecks;
     if !check::can_sign(ingress, tenant, &row) {
         tracing::error!(tenant_id = %tenant, domain_id = %id, "a domain's DKIM key cannot be opened: is its master key still set?");
-        return again_later(ingress, tenant, id, Some(rechecks.domain_recheck)).await;
+        let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
+        check::fail_without_key(ingress, &mut tx, tenant, id, ACTOR).await?;
+        tx.commit().await?;
+        ingress.facts.notify();
+        // Soon: the operator may set the key again, and what comes meanwhile is skipped.
+        return again_later(ingress, tenant, id, Some(rechecks.domain_recheck_soon)).await;
     }
     let answers = check::ask(ingress, &row).await;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
-    match check::apply_check(&mut tx, tenant, id, &answers, Some(rechecks)).await? {
+    match check::apply_check(&mut tx, tenant, id, &answers, Some(rechecks), false).await? {
         CheckOutcome::Recorded { from, to, .. } => {
             if from != to {
                 let subject = vec![(id.to_string(), json!({"from": from, "to": to}))];
@@ -109,7 +114,7 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
         }
         CheckOutcome::ProvenElsewhere => {
             tx.rollback().await?;
-            let wait = rechecks.next(DomainStatus::Pending, Utc::now() - row.created_at, None);
+            let wait = rechecks.next(DomainStatus::Pending, Utc::now() - row.checks_from, None);
             again_later(ingress, tenant, id, wait).await
         }
         CheckOutcome::Outdated(_) | CheckOutcome::Gone => tx.rollback().await,
@@ -146,15 +151,16 @@ mod tests {
     #[case::claimed_and_unused(DomainStatus::Pending, 30, None, None)]
     #[case::failed(DomainStatus::Failed, 400, Some(4), Some(DAILY))]
     #[case::failed_and_unused(DomainStatus::Failed, 400, Some(30), None)]
+    #[case::failed_and_asked_for(DomainStatus::Failed, 0, Some(400), Some(DAILY))]
     #[case::suspended(DomainStatus::Suspended, 0, None, None)]
     fn a_domain_is_looked_at_again_as_its_status_asks(
         #[case] status: DomainStatus,
-        #[case] days_old: i64,
+        #[case] days_from: i64,
         #[case] days_degraded: Option<i64>,
         #[case] expected: Option<Duration>,
     ) {
         let rechecks =
             Rechecks { domain_recheck: DAILY, domain_recheck_soon: SOON, domain_check_fresh: Duration::ZERO };
-        assert_eq!(rechecks.next(status, TimeDelta::days(days_old), days_degraded.map(TimeDelta::days)), expected);
+        assert_eq!(rechecks.next(status, TimeDelta::days(days_from), days_degraded.map(TimeDelta::days)), expected);
     }
 }

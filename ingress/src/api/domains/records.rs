@@ -116,6 +116,7 @@ mod tests {
             verified_at: None,
             last_checked_at: None,
             degraded_since: None,
+            checks_from: Utc::now(),
             created_at: Utc::now(),
         }
     }

@@ -24,6 +24,8 @@ pub(crate) struct DomainRow {
     pub(crate) verified_at: Option<DateTime<Utc>>,
     pub(crate) last_checked_at: Option<DateTime<Utc>>,
     pub(crate) degraded_since: Option<DateTime<Utc>>,
+    /// When it was claimed, or "verify" was last called.
+    pub(crate) checks_from: DateTime<Utc>,
     pub(crate) created_at: DateTime<Utc>,
 }
 
@@ -34,7 +36,7 @@ macro_rules! select {
             DomainRow,
             r#"select id, domain, status as "status: DomainStatus", selector, dkim_public, dkim_private,
                       second_selector, second_public, ownership_token, records,
-                      verified_at, last_checked_at, degraded_since, created_at
+                      verified_at, last_checked_at, degraded_since, checks_from, created_at
                from domains where tenant_id = $1 "# + $which,
             $($value),+
         )

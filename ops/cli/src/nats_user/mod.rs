@@ -7,8 +7,8 @@ mod rights;
 
 use std::{
     fs,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
+    io::{self, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -168,9 +168,30 @@ impl Made {
         let with = conf::with_product(&known, user)
             .with_context(|| format!("{} has no `users: [ ]` to put it into", path.display()))?;
         self.write_seed()?;
-        // Written in place: its owner and its mode stay.
-        fs::write(path, with).with_context(|| format!("{}", path.display()))
+        let replaced = replace_file(path, &with).with_context(|| format!("{}", path.display()));
+        if let (Err(_), Some(seed)) = (&replaced, self.seed_file()) {
+            // No server knows it, and the next try writes another one.
+            fs::remove_file(seed).with_context(|| format!("{}", seed.display()))?;
+        }
+        replaced
     }
+}
+
+/// Replaces a file by a rename, so that a server that reloads and a crash see the old text or the new one. Its owner and its mode stay.
+fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    // The file, and not a link to it.
+    let path = path.canonicalize()?;
+    let before = fs::metadata(&path)?;
+    let partial = path.with_extension("partial");
+    let mut file = fs::File::create(&partial)?;
+    file.write_all(text.as_bytes())?;
+    let after = file.metadata()?;
+    if (after.uid(), after.gid()) != (before.uid(), before.gid()) {
+        std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
+    }
+    file.set_permissions(before.permissions())?;
+    file.sync_all()?;
+    fs::rename(&partial, &path)
 }
 
 impl Pair {
@@ -218,7 +239,19 @@ mod tests {
         assert!(made.add(Some(&config), &user).is_err(), "no place for users");
         assert!(!seed.exists());
         fs::write(&config, "users: []\n").unwrap();
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o640)).unwrap();
+        // In the way of the new text.
+        let partial = config.with_extension("partial");
+        fs::create_dir(&partial).unwrap();
+        assert!(made.add(Some(&config), &user).is_err(), "the new text cannot be written");
+        assert!(!seed.exists());
+        assert_eq!(fs::read_to_string(&config).unwrap(), "users: []\n");
+        fs::remove_dir(&partial).unwrap();
+        let before = fs::metadata(&config).unwrap();
         made.add(Some(&config), &user).unwrap();
+        let after = fs::metadata(&config).unwrap();
+        assert_ne!(after.ino(), before.ino(), "it is replaced, not written in place");
+        assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
         let with = fs::read_to_string(&config).unwrap();
         assert!(seed.exists() && with.contains(&made.public_key), "{with}");
         let again = Pair { seed: None, public_key: Some(made.public_key.clone()) }.make("ignored").unwrap();

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     find_tenant::{self, tenant_of},
-    invocation::{self, audit_record},
+    invocation::{self, audit_begun, audit_record},
     operator::{self, DatabaseArgs},
 };
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
@@ -59,6 +59,9 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     );
     let pool = args.database.pool()?;
     let scope = find(&pool, args.what).await?;
+    let (tenant, subject) = (scope.tenant, scope.subject());
+    let decision = args.unknown_as.map(OperatorOutcome::as_str);
+    audit_begun(&pool, Some(tenant), "requeue", &subject, json!({"now": args.now, "as": decision})).await?;
     let requeued = requeue::requeue(&pool, &scope, args.now).await?;
     let doubtful = requeue::unknown_sends(&pool, &scope).await?;
     let decided = match args.unknown_as {
@@ -73,12 +76,10 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     };
     let in_doubt = doubtful.len() as u64 - decided;
     let words = requeued.summary(decided, args.unknown_as, in_doubt);
-    let (tenant, subject) = (scope.tenant, scope.subject());
     let record = json!({
         "what": subject, "tenant": tenant, "announced": requeued.batches, "requests": requeued.requests, "brought_forward": requeued.forward,
         "left_alone": requeued.not_requeued, "decided": decided, "in_doubt": in_doubt, "says": words,
     });
-    let decision = args.unknown_as.map(OperatorOutcome::as_str);
     let detail = json!({"announced": requeued.batches, "decided": decided, "as": decision});
     audit_record(&pool, Some(tenant), "requeue", subject, Some(&words), detail).await?;
     operator::print_result(&record, &words);

@@ -1,7 +1,7 @@
 //! What a relay's log shows was sent: ids anywhere in its lines. Our Message-ID begins with the send's id, so most logs have it.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fs::File,
     io::{BufRead, BufReader},
     path::Path,
@@ -13,7 +13,10 @@ use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{invocation::audit_record, operator};
+use crate::{
+    invocation::{audit_begun, audit_record},
+    operator,
+};
 use ledger::decide::{self, OperatorDecision, OperatorOutcome};
 
 /// All undecided sends. After a restore no process has the sends that the ledger shows as fenced.
@@ -39,10 +42,24 @@ pub(super) async fn reconcile(pool: &PgPool, path: &Path, dry_run: bool) -> anyh
         "a launch is still being written, and its mail would not be found: try again when that is done"
     );
     let ids = read(path)?;
+    // Before the open batches are read: a request that is written between the two is among them.
+    let unwritten = unwritten_requests(pool).await?;
+    let early: Vec<&Uuid> = ids.iter().filter(|id| unwritten.contains(&SendId(**id).batch())).collect();
+    if let Some(first) = early.first() {
+        ensure!(
+            dry_run,
+            "{} id(s) are of accepted mail whose sends are not written yet, such as {first}: try again when that is done",
+            early.len()
+        );
+    }
     let open = open_batches(pool).await?;
     let shown: Vec<(Uuid, Uuid)> = ids.iter().filter_map(|id| Some((*open.get(&SendId(*id).batch())?, *id))).collect();
     let bar = operator::progress_bar(shown.len() as u64, "reconciling");
     let decision = OperatorDecision { outcome: OperatorOutcome::Sent, from: &UNDECIDED, evidence: "relay_log" };
+    if !dry_run {
+        let asked = json!({"read": ids.len(), "in_open_batches": shown.len()});
+        audit_begun(pool, None, "restore.reconcile", "ledger", asked).await?;
+    }
     let marked = match dry_run {
         true => 0,
         false => decide::decide(pool, &shown, decision, |count| bar.inc(count as u64)).await?,
@@ -95,6 +112,18 @@ fn ids_in(line: &str) -> impl Iterator<Item = Uuid> + '_ {
         let text = stands_alone.then(|| line.get(start..end)).flatten()?;
         schemas::parse_id(&text.to_ascii_lowercase()).ok()
     })
+}
+
+/// The requests whose mail has its ids already, and no rows of sends: scheduled mail, and what was accepted a moment ago. Each has the id of
+/// the batch that it becomes.
+async fn unwritten_requests(pool: &PgPool) -> sqlx::Result<HashSet<Uuid>> {
+    let ids = sqlx::query_scalar!(
+        "select id from requests
+         where announce_after is not null and state = 'accepted' and kind in ('transactional', 'message')"
+    )
+    .fetch_all(pool)
+    .await?;
+    Ok(ids.into_iter().collect())
 }
 
 /// The batches with something undecided, and whose they are.

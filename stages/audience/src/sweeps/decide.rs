@@ -2,7 +2,7 @@
 //! content.
 //!
 //! The clock starts when the test's mail is out: no batch of it waits or is announced, and none of it is put off by a rule of ours, such as
-//! quiet hours. Mail that a receiver defers or slows down does not delay it.
+//! quiet hours. Mail that a receiver defers or slows down does not delay it, nor does a batch that is set aside for a day.
 
 use std::time::Duration;
 
@@ -68,11 +68,12 @@ async fn note_tested(pool: &PgPool) -> sqlx::Result<u64> {
            and not case when exists (
                    select from batches b
                    where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
-                     and b.state <> 'held' and b.queued + b.fenced > 0)
+                     and b.state <> 'held' and b.queued + b.fenced > 0 and not is_set_aside(b.announce_after, b.quiet_at))
                then true
                else exists (
                    select from batches b
                    where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null and b.deferred > 0
+                     and not is_set_aside(b.announce_after, b.quiet_at)
                      and exists (
                          select from sends s
                          where s.tenant_id = b.tenant_id and s.month = b.month

@@ -43,7 +43,7 @@ impl Sweep for WarnQuotas {
                  select sum(u.used)::bigint as used from send_usage u
                  where u.tenant_id = t.id and u.day between p.starts_on and c.today
              ) u
-             where p.most > 0 and u.used * 100.0 >= p.most * $3::bigint
+             where p.most > 0 and u.used * 100.0 >= p.most::numeric * $3::bigint
              on conflict (tenant_id, id) do nothing",
             limit(self.defaults.send_quota_monthly),
             limit(self.defaults.send_quota_daily),

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use rstest::rstest;
 use schemas::{LaunchId, Resolved, month_of, subjects::stream};
 use stage_rig::{Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{run, start};
+use crate::{run, set_aside, start};
 
 /// A running campaign with this many full batches that wait; their sends are of no concern here, nor is the tripwire, which lets the
 /// first thousand out alone.
@@ -389,6 +390,50 @@ async fn beyond_its_first_thousand_a_campaign_gets_as_many_as_are_through_until_
         until("as many more", async || announced_by_tenant(&rig).await[&tenant.id] >= handed_on).await;
         assert_eq!(announced_by_tenant(&rig).await[&tenant.id], handed_on, "{sent} of each batch are through");
     }
+}
+
+/// Sets the first batches aside.
+async fn set_first_aside(rig: &Rig, tenant: &Tenant, batches: i64) {
+    let first: Vec<Uuid> = sqlx::query_scalar("select id from batches where tenant_id = $1 order by id limit $2")
+        .bind(tenant.id)
+        .bind(batches)
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    for batch in first {
+        set_aside(rig, tenant.id, batch).await;
+    }
+}
+
+#[rstest]
+#[case::set_aside_for_a_day(true)]
+#[case::announced_in_vain(false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_cannot_be_handled_stops_no_large_campaign(#[case] is_aside: bool) {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    waiting_and_armed(&rig, &tenant, 70).await;
+    if is_aside {
+        set_first_aside(&rig, &tenant, 1).await;
+    } else {
+        let in_vain = "state = 'announced', announcement = 3, announce_after = now() + interval '10 minutes'";
+        change_batches(&rig, "limit 1", in_vain).await;
+    }
+    let through = "state = 'done', queued = 0, sent = 500, quiet_at = now(), done_at = now()";
+    change_batches(&rig, "offset 1 limit 63", through).await;
+    start(&rig, &[]).await;
+    until("the six after the 64th are dispatched", async || announced(&rig).await == 7).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_that_are_set_aside_are_not_the_first_thousand() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    waiting_and_armed(&rig, &tenant, 6).await;
+    set_first_aside(&rig, &tenant, 2).await;
+    start(&rig, &[]).await;
+    until("the first thousand of the others are dispatched", async || announced(&rig).await == 4).await;
+    assert_eq!(rig.number("select count(*) from batches where state = 'waiting'").await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

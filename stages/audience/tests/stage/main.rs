@@ -19,9 +19,10 @@ mod variants;
 
 use audience::Settings;
 use runner::Deps;
-use runtime::{Notifier, PauseSwitches};
+use runtime::{Notifier, PauseSwitches, plans::PreparedPool};
 use serde_json::Value;
 use stage_rig::{Rig, settings, until};
+use uuid::Uuid;
 
 /// Starts the stage as one process would.
 async fn start(rig: &Rig, arguments: &[&str]) -> Deps {
@@ -47,6 +48,12 @@ async fn materialized(rig: &Rig) {
         rig.number("select count(*) from campaigns where materialized_at is not null").await == 1
     })
     .await;
+}
+
+/// Sets a batch aside for a day, as a stage does whose process ends each time it works on it.
+async fn set_aside(rig: &Rig, tenant: Uuid, batch: Uuid) {
+    let by_key = PreparedPool::new(&rig.pool, 1).bulk("test");
+    ledger::owed::set_aside(&by_key, tenant, batch).await.unwrap();
 }
 
 /// Pauses the ledger, as a restored one is. Answers the switches of a process.

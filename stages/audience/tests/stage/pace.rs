@@ -128,6 +128,22 @@ async fn what_was_deferred_waits_for_its_turn_like_other_mail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_has_just_left_counts_when_its_batch_comes_again() {
+    let rig = Rig::new().await;
+    paced(&rig, 100, 6_000).await;
+    start(&rig, &[]).await;
+    let dispatched = "select coalesce(max(announcement), 0)::bigint from batches where state = 'announced'";
+    until("it is dispatched", async || rig.number(dispatched).await == 1).await;
+    run(
+        &rig,
+        "update batches set state = 'resting', queued = 0, sent = 60, deferred = 40, quiet_at = now(), announce_after = now()",
+    )
+    .await;
+    until("the rest is dispatched", async || rig.number(dispatched).await == 2).await;
+    assert_eq!(rig.number("select dispatched_sends::bigint from batches").await, 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_was_set_back_holds_no_paced_campaign() {
     let rig = Rig::new().await;
     paced(&rig, 20, 60).await;

@@ -10,7 +10,7 @@ use schemas::{Classification, RequestKind, Resolved, new_batch_id, subjects::str
 use stage_rig::{Rig, Tenant, rows_in_vain, until};
 use uuid::Uuid;
 
-use crate::{run, start};
+use crate::{run, set_aside, start};
 
 async fn launched(rig: &Rig, tenant: &Tenant, people: usize) -> Uuid {
     let people = rig.people(tenant, people).await;
@@ -211,8 +211,7 @@ async fn a_batch_that_is_set_aside_for_a_day_is_not_the_oldest() {
     assert_eq!(rig.number(old).await, 1);
     let (tenant, batch): (Uuid, Uuid) =
         sqlx::query_as("select tenant_id, id from batches").fetch_one(&rig.pool).await.unwrap();
-    let by_key = PreparedPool::new(&rig.pool, 1).bulk("test");
-    ledger::owed::set_aside(&by_key, tenant, batch).await.unwrap();
+    set_aside(&rig, tenant, batch).await;
     assert_eq!(rig.number(old).await, 0);
     // Nor on its way back.
     let soon = "update batches set announce_after = now() + interval '30 minutes'";

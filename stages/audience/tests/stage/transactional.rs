@@ -459,17 +459,24 @@ async fn much_scheduled_mail_of_one_tenant_does_not_fill_the_priority_lane() {
     for tenant in [&large, &small] {
         requests.push(rig.transactional_request(tenant, "bob@example.org", |_| {}).await);
     }
-    sqlx::query(
-        "update requests set options = '{\"scheduled_at\": \"2026-01-01T00:00:00Z\"}' where state = 'accepted'",
-    )
-    .execute(&rig.pool)
-    .await
-    .unwrap();
+    let scheduled =
+        "update requests set options = '{\"scheduled_at\": \"2026-01-01T00:00:00Z\"}' where state = 'accepted'";
+    run(&rig, scheduled).await;
     // Mail that is not scheduled is not counted.
     requests.push(rig.transactional_request(&large, "eve@example.org", |_| {}).await);
     rig.ring(&requests, "1").await;
     all_handled(&rig, 4).await;
-    for (request, lane) in [&first].into_iter().chain(&requests).zip(["priority", "bulk", "priority", "priority"]) {
+    // Nor is what is set aside for a day.
+    let aside = "update batches set announce_after = now() + interval '1 day', quiet_at = now() + interval '1 day'
+                 where lane = 'priority'";
+    run(&rig, aside).await;
+    let next = rig.transactional_request(&large, "kim@example.org", |_| {}).await;
+    run(&rig, scheduled).await;
+    rig.ring(std::slice::from_ref(&next), "1").await;
+    requests.push(next);
+    all_handled(&rig, 5).await;
+    let lanes = ["priority", "bulk", "priority", "priority", "priority"];
+    for (request, lane) in [&first].into_iter().chain(&requests).zip(lanes) {
         let found: String = sqlx::query_scalar("select lane from batches where id = $1")
             .bind(request.request_id)
             .fetch_one(&rig.pool)

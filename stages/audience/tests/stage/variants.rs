@@ -9,7 +9,7 @@ use sqlx::Row;
 use stage_rig::{Person, Rig, Tenant, until};
 use uuid::Uuid;
 
-use crate::{materialized, run, start};
+use crate::{materialized, run, set_aside, start};
 
 /// A campaign with a test, launched: variants A, B … with these weights, each with a content of its own.
 async fn tested(rig: &Rig, tenant: &Tenant, people: &[Person], percent: i16, weights: &[i32]) -> Uuid {
@@ -246,6 +246,26 @@ async fn a_test_is_not_out_while_mail_of_it_is_put_off(#[case] put_off: &'static
         .unwrap();
     until("it is out as well", async || {
         rig.number("select count(*) from campaigns where tested_at is not null").await == 2
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_aside_batch_of_a_test_does_not_hold_the_remainder() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 200).await;
+    tested(&rig, &tenant, &people, 50, &[1, 1]).await;
+    start(&rig, &["--audience-backlog", "100000"]).await;
+    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    let aside: Uuid =
+        sqlx::query_scalar("select id from batches where variant = 'B'").fetch_one(&rig.pool).await.unwrap();
+    set_aside(&rig, tenant.id, aside).await;
+    results(&rig, &[("A", 25)]).await;
+    decided(&rig).await;
+    assert_eq!(decision(&rig).await.0.as_deref(), Some("A"));
+    until("the rest is dispatched", async || {
+        rig.number("select count(*) from batches where state in ('held', 'waiting')").await == 0
     })
     .await;
 }

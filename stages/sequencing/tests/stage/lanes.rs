@@ -39,3 +39,17 @@ async fn many_small_groups_do_not_fill_the_priority_lane() {
     assert!((50..=60).contains(&prompt) && states == "announced1", "{prompt} {states}");
     assert_eq!(of_lane(&world, "bulk").await, (200 - prompt, "waiting0".to_owned()));
 }
+
+#[tokio::test]
+async fn mail_that_is_set_aside_does_not_fill_the_priority_lane() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 51).await;
+    let sequence = world.sequence(&[step("send_email", json!({}))]).await;
+    world.enroll(sequence, &people[..50], 0).await;
+    world.start(&[]).await;
+    world.over().await;
+    world.set_aside().await;
+    world.enroll(sequence, &people[50..], 0).await;
+    world.over().await;
+    assert_eq!(of_lane(&world, "priority").await, (51, "announced1,announced3".to_owned()));
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rstest::rstest;
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use stage_rig::{rows_in_vain, until};
@@ -139,33 +140,66 @@ async fn a_group_that_read_the_sequence_before_its_resumption_pauses_nothing() {
     assert_eq!(world.states().await, ["completed"]);
 }
 
-#[tokio::test]
-async fn a_tenant_with_many_resumed_sequences_does_not_hold_up_another() {
-    let world = World::new().await;
-    sqlx::query(
-        "insert into sequences (tenant_id, id, product, environment, name, status, unapplied_since)
-         select $1, gen_random_uuid(), 'shop', 'production', 'Many', 'active', now() - interval '1 second' from generate_series(1, 500)",
-    )
-    .bind(world.tenant.id)
-    .execute(world.pool())
-    .await
-    .unwrap();
-    let small = world.rig.tenant().await;
-    let one = world.rig.people(&small, 1).await;
-    let archived = sequence(world.pool(), &small, world.template, &[task()]).await;
-    enroll(world.pool(), &small, archived, &one, 3_600).await;
-    sqlx::query("update sequences set status = 'archived', unapplied_since = now() where id = $1")
-        .bind(archived)
-        .execute(world.pool())
-        .await
-        .unwrap();
-    // One run of the sweep.
+/// One run of the sweep.
+async fn apply_status_changes(world: &World) {
     sqlx::query(include_str!("../../queries/apply_status_changes.sql"))
         .bind(5_000_i64)
         .execute(world.pool())
         .await
         .unwrap();
-    assert_eq!(world.states().await, ["exited sequence_archived"]);
+}
+
+#[rstest]
+#[case::resumed("active", "archived", "exited sequence_archived")]
+#[case::archived("archived", "active", "active")]
+#[tokio::test]
+async fn a_tenant_with_many_changed_sequences_holds_up_no_other(
+    #[case] status: &'static str,
+    #[case] of_the_other: &'static str,
+    #[case] expected: &'static str,
+) {
+    let world = World::new().await;
+    sqlx::query(
+        "insert into sequences (tenant_id, id, product, environment, name, status, unapplied_since)
+         select $1, gen_random_uuid(), 'shop', 'production', 'Many', $2, now() - interval '1 second' from generate_series(1, 500)",
+    )
+    .bind(world.tenant.id)
+    .bind(status)
+    .execute(world.pool())
+    .await
+    .unwrap();
+    let small = world.rig.tenant().await;
+    let one = world.rig.people(&small, 1).await;
+    let changed = sequence(world.pool(), &small, world.template, &[task()]).await;
+    enroll(world.pool(), &small, changed, &one, 3_600).await;
+    world.execute("update enrollments set status = 'paused'").await;
+    sqlx::query("update sequences set status = $2, unapplied_since = now() where id = $1")
+        .bind(changed)
+        .bind(of_the_other)
+        .execute(world.pool())
+        .await
+        .unwrap();
+    apply_status_changes(&world).await;
+    assert_eq!(world.states().await, [expected]);
+}
+
+#[tokio::test]
+async fn a_large_resumed_sequence_does_not_hold_up_a_small_one() {
+    let world = World::new().await;
+    let many = world.rig.people(&world.tenant, 6_000).await;
+    let large = world.sequence(&[task()]).await;
+    world.enroll(large, &many, 3_600).await;
+    world.execute("update sequences set unapplied_since = now() - interval '1 second'").await;
+    let small = world.rig.tenant().await;
+    let one = world.rig.people(&small, 1).await;
+    let other = sequence(world.pool(), &small, world.template, &[task()]).await;
+    enroll(world.pool(), &small, other, &one, 3_600).await;
+    world.execute("update enrollments set status = 'paused'").await;
+    world.execute("update sequences set unapplied_since = now() where unapplied_since is null").await;
+    apply_status_changes(&world).await;
+    let of_both = "select string_agg(n::text, ' ' order by n) from (
+                       select count(*) filter (where status = 'active') as n from enrollments group by sequence_id) a";
+    assert_eq!(world.text(of_both).await, "1 2500");
 }
 
 #[tokio::test]

@@ -505,6 +505,32 @@ async fn mail_that_is_on_its_way_takes_room_under_the_cap() {
 }
 
 #[tokio::test]
+async fn mail_that_is_set_aside_takes_no_room_under_the_cap() {
+    let world = World::new().await;
+    let people = world.rig.people(&world.tenant, 2).await;
+    world.execute("update tenants set frequency_cap_messages = 1, frequency_cap_days = 7").await;
+    // To one of them a mail of another sequence, to the other that of a more urgent campaign.
+    let first = world.sequence(&[step("send_email", json!({}))]).await;
+    let second = world.sequence(&[step("send_email", json!({}))]).await;
+    world.enroll(first, &people[..1], 0).await;
+    let list = world.rig.audience(&world.tenant, "list", &[]).await;
+    let campaign = world.rig.campaign(&world.tenant, list).await;
+    let owed = world.rig.batch(&world.tenant, campaign, Classification::Marketing, &people[1..]).await;
+    sqlx::query("update campaigns set urgency = 'urgent', month = $2, launched_at = now() where id = $1")
+        .bind(campaign)
+        .bind(month_of(owed.batch_id))
+        .execute(world.pool())
+        .await
+        .unwrap();
+    world.start(&[]).await;
+    until("both are queued", async || world.number("select count(*) from sends").await == 2).await;
+    world.set_aside().await;
+    world.enroll(second, &people, 0).await;
+    world.over().await;
+    assert_eq!(world.number("select count(*) from sends").await, 4);
+}
+
+#[tokio::test]
 async fn in_quiet_hours_a_mail_step_waits_and_an_event_still_ends_it() {
     let world = World::new().await;
     let people = world.rig.people(&world.tenant, 2).await;
@@ -575,28 +601,37 @@ async fn a_mail_step_waits_for_the_consent_that_is_asked_for() {
 }
 
 #[rstest]
-#[case::that_goes_on(true, false, 1)]
-#[case::that_is_over(false, false, 1)]
-#[case::that_the_survivor_is_in(false, true, 0)]
+#[case::that_goes_on(true, false, None, 1)]
+#[case::that_is_over(false, false, None, 1)]
+#[case::that_an_end_step_has_ended(false, false, Some(["exited", "end_step"]), 1)]
+#[case::that_failed(false, false, Some(["failed", "error"]), 1)]
+#[case::that_has_ended_early(false, false, Some(["exited", "manual"]), 0)]
+#[case::that_the_survivor_is_in(false, true, None, 0)]
 #[tokio::test]
 async fn mail_of_a_sequence_that_waits_is_the_survivors_of_a_merge(
     #[case] goes_on: bool,
     #[case] survivor_is_in_it: bool,
+    #[case] ended_as: Option<[&'static str; 2]>,
     #[case] expected: i64,
 ) {
     let world = World::new().await;
-    let people = world.rig.people(&world.tenant, 2).await;
-    let (merged, survivor) = (people[0].id, people[1].id);
+    let people = world.rig.people(&world.tenant, 3).await;
+    let [first, second, last] = [people[0].id, people[1].id, people[2].id];
     let mail = step("send_email", json!({}));
     let steps = if goes_on { vec![mail, ("create_task", json!({"title": "Call"}), 60)] } else { vec![mail] };
     let sequence = world.sequence(&steps).await;
     if survivor_is_in_it {
-        world.enroll(sequence, &people[1..], 3_600).await;
+        world.enroll(sequence, &people[1..2], 3_600).await;
     }
     world.enroll(sequence, &people[..1], 0).await;
     world.start(&[]).await;
     until("the mail to be written", async || world.number("select count(*) from sends").await == 1).await;
-    for _ in 0..2 {
+    if let Some([status, reason]) = ended_as {
+        let end = "update enrollments set status = $2, exit_reason = $3 where contact_id = $1";
+        sqlx::query(end).bind(first).bind(status).bind(reason).execute(world.pool()).await.unwrap();
+    }
+    // A merge is repeated, and the survivor is merged, too.
+    for (merged, survivor) in [(first, second), (first, second), (second, last)] {
         let mut merge = world.pool().begin().await.unwrap();
         // As the ingress does: an enrollment that is live goes on with the survivor.
         sqlx::query("update enrollments set contact_id = $2 where contact_id = $1 and status = 'active'")
@@ -616,13 +651,15 @@ async fn mail_of_a_sequence_that_waits_is_the_survivors_of_a_merge(
         sqlx::query(skip).execute(&mut *merge).await.unwrap();
         merge.commit().await.unwrap();
     }
+    // The step shows it.
     let owed: i64 = sqlx::query_scalar(
         "select count(*) from sends s
          join sequence_sends q on q.tenant_id = s.tenant_id and q.send_id = s.id
+         join enrollment_steps p on p.tenant_id = s.tenant_id and p.enrollment_id = q.enrollment_id and p.send_id = s.id
          join batches b on b.tenant_id = s.tenant_id and b.id = s.id
          where s.contact_id = $1 and s.state = 'queued' and b.kind = 'sequence' and b.state = 'waiting'",
     )
-    .bind(survivor)
+    .bind(last)
     .fetch_one(world.pool())
     .await
     .unwrap();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use runner::Deps;
+use runtime::plans::PreparedPool;
 use schemas::new_id;
 use sequencing::Settings;
 use serde_json::{Value, json};
@@ -76,6 +77,16 @@ impl World {
 
     pub(crate) async fn execute(&self, statement: &'static str) {
         sqlx::query(statement).execute(self.pool()).await.unwrap();
+    }
+
+    /// Sets all batches aside for a day, as a stage does whose process ends each time it works on one.
+    pub(crate) async fn set_aside(&self) {
+        let by_key = PreparedPool::new(self.pool(), 1).bulk("test");
+        let batches: Vec<(Uuid, Uuid)> =
+            sqlx::query_as("select tenant_id, id from batches").fetch_all(self.pool()).await.unwrap();
+        for (tenant, batch) in batches {
+            ledger::owed::set_aside(&by_key, tenant, batch).await.unwrap();
+        }
     }
 
     /// Waits until no enrollment is live.

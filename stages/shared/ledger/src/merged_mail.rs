@@ -146,23 +146,25 @@ pub async fn transfer_owed(
     .map(drop)
 }
 
-/// Gives the survivor the mail of sequences that is owed to the merged contact, if its enrollment is the survivor's now, or was over with that
-/// mail and the survivor is and was in no other of the sequence. Not while the ledger is paused after a restore: it may have been sent before.
+/// Gives the survivor the mail of sequences that is owed to the merged contact, if its enrollment is the survivor's now, or the survivor is and
+/// was in no other of the sequence; and shows it at the step. Not if the enrollment has ended early: its mail is not owed any more. Nor while
+/// the ledger is paused after a restore: it may have been sent before.
 async fn transfer_steps(db: &mut PgConnection, tenant: Uuid, (merged, survivor): (Uuid, Uuid)) -> sqlx::Result<()> {
     let owed = sqlx::query_scalar!(
         "select s.id from sends s
          join sequence_sends q on q.tenant_id = $1 and q.send_id = s.id
          join enrollments e on e.tenant_id = $1 and e.id = q.enrollment_id
+         join sequences n on n.tenant_id = $1 and n.id = e.sequence_id
          where s.tenant_id = $1 and s.contact_id = $2 and s.campaign_id is null and s.request_id is null
            and s.state in ('queued', 'deferred') and s.doubtful = 0
            and (select held_at from ledger) is null
+           and not has_ended_early(e, n.status, n.archived_at)
            and (e.contact_id = $3
-                or e.contact_id = $2 and e.status = 'completed'
-                   and not exists (
-                       select from (select sequence_id, contact_id from enrollments where tenant_id = $1
-                                    union all select sequence_id, contact_id from past_enrollments where tenant_id = $1) o
-                       where o.sequence_id = e.sequence_id
-                         and o.contact_id in (select $3::uuid union all select id from contacts where tenant_id = $1 and merged_into = $3)))",
+                or not exists (
+                    select from (select sequence_id, contact_id from enrollments where tenant_id = $1
+                                 union all select sequence_id, contact_id from past_enrollments where tenant_id = $1) o
+                    where o.sequence_id = e.sequence_id
+                      and o.contact_id in (select $3::uuid union all select id from contacts where tenant_id = $1 and merged_into = $3)))",
         tenant,
         merged,
         survivor,
@@ -187,6 +189,11 @@ async fn transfer_steps(db: &mut PgConnection, tenant: Uuid, (merged, survivor):
              select $1::uuid, w.new_id, q.sequence_id, q.enrollment_id, q.step_id, q.merges + 1
              from wanted w
              join sequence_sends q on q.tenant_id = $1 and q.send_id = w.send_id
+         ), shown as (
+             update enrollment_steps p set send_id = w.new_id
+             from wanted w
+             join sequence_sends q on q.tenant_id = $1 and q.send_id = w.send_id
+             where p.tenant_id = $1 and p.enrollment_id = q.enrollment_id and p.send_id = w.send_id
          )
          insert into sends (tenant_id, id, month, contact_id)
          select $1::uuid, new_id, month, $6::uuid from wanted",

@@ -231,7 +231,7 @@ async fn find_batches(
 }
 
 /// Postpones a batch for a day, because each process that worked on it ended. Neither the sweep nor dispatch announces it meanwhile, and it
-/// counts neither as in flight (`bulk_in_flight`) nor in its campaign's pace. After that day it waits for dispatch, as a batch does after
+/// counts neither as under way (`is_set_aside`) nor in its campaign's pace. After that day it waits for dispatch, as a batch does after
 /// three announcements in vain. Its dead letter is for a person.
 pub async fn set_aside(by_key: &PreparedPool, tenant: Uuid, batch: Uuid) -> Result<(), StageError> {
     let mut db = by_key.take().await?;

@@ -180,10 +180,7 @@ fn bounce_of(detail: &Detail<'_>) -> BounceData {
 /// `None`: no server has refused this mail; it failed for another reason.
 fn bounce_class(detail: &Value) -> Option<BounceClass> {
     let word = |key: &str| detail.get(key).and_then(Value::as_str);
-    word("class").and_then(BounceClass::parse).or_else(|| {
-        let class = Class::parse(word("reason")?)?;
-        class.is_refusal().then_some(class.bounce())
-    })
+    word("class").and_then(BounceClass::parse).or_else(|| Class::parse(word("reason")?)?.refused_as())
 }
 
 /// The particulars of a notice: what its writer wrote, the id of what it is about under that thing's name, and the contact.

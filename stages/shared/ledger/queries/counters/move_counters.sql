@@ -60,7 +60,7 @@ set queued = j.queued, fenced = j.fenced, deferred = j.deferred, sent = j.sent, 
         -- What is set aside for a day stays so (`owed::set_aside`). A batch whose sends are being fenced is in a worker's hands: a second
         -- announcement would only lose at the fences.
         else coalesce(
-            case when b.state = 'announced' and is_set_aside(b.announce_after) then b.announce_after end,
+            case when b.state = 'announced' and is_set_aside(b.announce_after, b.quiet_at) then b.announce_after end,
             now() + make_interval(secs => j.announce_in),
             case when j.lease_seconds > 0 then greatest(b.announce_after, now() + interval '15 seconds') end,
             b.announce_after, now() + interval '60 seconds')

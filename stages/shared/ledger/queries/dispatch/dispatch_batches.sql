@@ -13,9 +13,9 @@
 -- serve that.
 --
 -- A campaign whose tripwire is armed gets its first thousand sends dispatched, and then only as many more as are through, until nine
--- tenths of the first thousand are. So the tripwire sees the first results before the rest is under way, a campaign of any size can
--- still be stopped by it, and delivery does not run dry meanwhile. Batches that wait for a time, or for the winner of a test, are not among
--- the first before that.
+-- tenths of the first thousand are, or of the first 64 batches, should some of the first thousand be announced in vain. So the tripwire sees
+-- the first results before the rest is under way, a campaign of any size can still be stopped by it, and delivery does not run dry
+-- meanwhile. Batches that wait for a time, or for the winner of a test, are not among the first before that; nor is what is set aside.
 --
 -- Large batches of transactional mail, and those of sequences that send much, belong to no campaign; their tenants are found by stepping from
 -- one to the next along `batches_direct_waiting`, however many batches each has.
@@ -62,20 +62,20 @@ with recursive direct as (
         -- The batches with the first thousand recipients, and those that may follow them already: whether the first are through. And the
         -- results of all that are read here.
         cross join lateral (
-            select coalesce(sum(b.size - b.open_sends) filter (where b.is_first) * 10 >= sum(b.size) filter (where b.is_first) * 9, true)
-                       as is_decided,
+            select coalesce(sum(b.size - b.open_sends) filter (where b.is_first) * 10 >= sum(b.size) filter (where b.is_first) * 9
+                            or max(b.through) * 10 >= max(b.all_size) * 9, true) as is_decided,
                    coalesce(bool_and(b.is_whole), true) as is_whole,
                    (array_agg(b.id order by b.id desc))[1] as last_id, coalesce(max(b.all_decided), 0) as decided,
                    coalesce(max(b.all_bounced), 0) as bounced, coalesce(max(b.all_complained), 0) as complained
             from (
                 select b.*, b.up_to - b.size < 1000 as is_first, sum(b.size - b.open_sends) over () as through,
-                       sum(b.decided) over () as all_decided, sum(b.bounced) over () as all_bounced,
+                       sum(b.size) over () as all_size, sum(b.decided) over () as all_decided, sum(b.bounced) over () as all_bounced,
                        sum(b.complained) over () as all_complained
                 from (
                     -- A send that was tried and is deferred does not keep the rest waiting; nor do a few slow receivers.
-                    select b.id, b.size, b.queued + case when b.quiet_at is null then b.fenced else 0 end as open_sends,
+                    select b.id, n.size, least(b.queued + case when b.quiet_at is null then b.fenced else 0 end, n.size) as open_sends,
                            b.sent + b.failed + b.unknown + b.expired as decided, b.bounced, b.complained,
-                           sum(b.size) over (order by b.id) as up_to, count(*) over () < 64 as is_whole
+                           sum(n.size) over (order by b.id) as up_to, count(*) over () < 64 as is_whole
                     from (
                         select * from batches b
                         where c.tripwire = 'armed' and b.tenant_id = c.tenant_id
@@ -83,6 +83,9 @@ with recursive direct as (
                           and b.state not in ('timed', 'held')
                         order by b.id limit 64
                     ) b
+                    cross join lateral (
+                        select case when is_set_aside(b.announce_after, b.quiet_at) then 0 else b.size end as size
+                    ) n
                 ) b
             ) b
             where b.is_first or b.up_to <= 1000 + b.through
@@ -177,7 +180,9 @@ update batches b
 set state = 'announced',
     announcement = b.announcement + 1,
     announce_after = now() + make_interval(secs => $3 * least(power(2, least(b.announcement, 5)), 30)),
-    dispatched_sends = case when t.pace is not null then t.weight end
+    -- What has just left with it stays counted.
+    dispatched_sends = case when t.pace is not null then greatest(
+        t.weight, case when b.quiet_at between now() - interval '60 seconds' and now() + interval '60 seconds' then b.dispatched_sends end) end
 from taken t
 where b.tenant_id = t.tenant_id and b.id = t.id
 returning b.tenant_id, b.id, b.announcement, t.weight as "weight!"

@@ -4,7 +4,7 @@ with due as (
     select b.tenant_id, b.id
     from unnest($1::uuid[], $2::uuid[]) as u (tenant_id, id)
     join batches b on b.tenant_id = u.tenant_id and b.id = u.id
-    where b.state = 'announced' and not is_set_aside(b.announce_after)
+    where b.state = 'announced' and not is_set_aside(b.announce_after, b.quiet_at)
     order by b.tenant_id, b.id
     for no key update of b
 )

@@ -28,6 +28,7 @@ with wanted as (
         from (
             select b.id from batches b
             where b.lane = 'priority' and b.state = 'announced' and b.tenant_id = t.tenant_id
+              and not is_set_aside(b.announce_after, b.quiet_at)
             order by b.id desc
             limit $12
         ) b

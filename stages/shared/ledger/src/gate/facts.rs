@@ -235,8 +235,7 @@ pub async fn find_opted_out(
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.audience_id, row.contact_id)).collect())
 }
 
-/// Those of these sends of sequences, by tenant and id, whose enrollments have ended early: also with their archived sequence, before that is
-/// written to them. An `end_sequence` step is no early end.
+/// Those of these sends of sequences, by tenant and id, whose enrollments have ended early.
 async fn find_exited(db: &mut PgConnection, sends: &[(Uuid, Uuid)]) -> sqlx::Result<HashSet<Uuid>> {
     if sends.is_empty() {
         return Ok(HashSet::new());
@@ -249,9 +248,7 @@ async fn find_exited(db: &mut PgConnection, sends: &[(Uuid, Uuid)]) -> sqlx::Res
          cross join lateral (
              select s.status, s.archived_at from sequences s where s.tenant_id = e.tenant_id and s.id = e.sequence_id offset 0
          ) s
-         where shown_status(e.status, s.status) = 'exited' and e.exit_reason is distinct from 'end_step'
-            -- Its last step was being taken when the sequence was archived: it is written seconds before its commit at most.
-            or e.status = 'completed' and s.status = 'archived' and e.ended_at > s.archived_at - interval '5 seconds'",
+         where has_ended_early(e, s.status, s.archived_at)",
         &column(sends, |(tenant, _)| *tenant),
         &column(sends, |(_, send)| *send)
     )
