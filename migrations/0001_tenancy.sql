@@ -149,12 +149,15 @@ create table api_keys (
     lineage uuid not null,
     -- The lineage with which it shares a rate limit: that of the key that made it by API, so that no key makes itself a fresh limit.
     rate_lineage uuid not null,
+    -- The keys that asked for it by API. It ends when one of them is revoked; the key that replaces one of them takes its place here.
+    made_by uuid[] not null default '{}',
     created_at timestamptz not null default now(),
     expires_at timestamptz,
     revoked_at timestamptz,
     last_used_on date
 );
 create index api_keys_newest on api_keys (tenant_id, created_at desc, id desc);
+create index api_keys_by_maker on api_keys using gin (made_by);
 -- A key is looked up before its tenant is known, so the ingress reads and ends all keys. It makes keys for one tenant only: its own.
 alter table api_keys enable row level security;
 create policy keys_are_looked_up on api_keys for select to postrider_ingress using (true);
@@ -162,7 +165,7 @@ create policy keys_are_ended on api_keys for update to postrider_ingress using (
 create policy keys_of_the_tenant on api_keys for insert to postrider_ingress with check (tenant_id = (select app_tenant()));
 create policy all_tenants on api_keys to postrider_stages using (true) with check (true);
 grant select, insert on api_keys to postrider_ingress;
-grant update (last_used_on, expires_at, revoked_at) on api_keys to postrider_ingress;
+grant update (last_used_on, expires_at, revoked_at, made_by) on api_keys to postrider_ingress;
 grant select, insert, update, delete on api_keys to postrider_stages;
 
 -- A nonce is accepted once per key. Rows are kept for more than ten minutes, twice the timestamp window, and then swept.

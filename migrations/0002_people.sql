@@ -150,6 +150,7 @@ create table audiences (
     description text,
     public_name text,
     public_description text,
+    was_topic boolean not null default false,   -- it had a public name: contacts that left it get no mail to it
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     deleted_at timestamptz,                     -- campaigns of the past keep their reference, and a topic its opt-outs

@@ -271,13 +271,14 @@ grant execute on function campaigns_first_under_cap(uuid, text[]) to postrider_i
 
 -- Whether a send may pass its fence within the hour: it is queued and not held for the winner of a test, or it is put off for no longer; and
 -- its batch neither waits for a later time nor is set aside.
-create function is_owed_soon(send_state text, next_attempt_at timestamptz, batch_state text, announce_after timestamptz) returns boolean
+create function is_owed_soon(send_state text, next_attempt_at timestamptz, batch_state text, announce_after timestamptz, quiet_at timestamptz)
+returns boolean
 language sql stable parallel safe
 as $$
     select (send_state = 'queued' and batch_state <> 'held' or send_state = 'deferred' and next_attempt_at <= now() + interval '1 hour')
-       and coalesce(announce_after <= now() + interval '1 hour', true)
+       and not (batch_state = 'timed' and announce_after > now() + interval '1 hour') and not is_set_aside(announce_after, quiet_at)
 $$;
-grant execute on function is_owed_soon(text, timestamptz, text, timestamptz) to postrider_ingress, postrider_stages;
+grant execute on function is_owed_soon(text, timestamptz, text, timestamptz, timestamptz) to postrider_ingress, postrider_stages;
 
 -- The batch of a send: its id without the last nine bits.
 create function batch_of(send uuid) returns uuid

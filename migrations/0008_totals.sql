@@ -62,15 +62,16 @@ create table content_totals (
 );
 select enable_row_security('content_totals');
 
--- A batch of a sequence is one step's: its first send says which sequence it is. Looked at by row: most changes of batches, fences and all of
--- campaigns, change nothing that is noted here.
+-- Every change of a batch counts with the hour in which the batch was made. A late bounce takes a delivery back from the hour that has it, so no
+-- window is below zero. A batch of a sequence is one step's: its first send says which sequence it is. Looked at by row: most changes of
+-- batches, fences and all of campaigns, change nothing that is noted here.
 create function note_content_changes() returns trigger
 language plpgsql
 as $$
 begin
     insert into content_changes (tenant_id, hour, content_id, sequence_id, sent, bounced, complained, opened, opened_human, clicked,
                                  clicked_human, unsubscribed, replied, delivered, confirmed)
-    values (new.tenant_id, date_trunc('hour', now(), 'UTC'), new.content_id,
+    values (new.tenant_id, date_trunc('hour', new.created_at, 'UTC'), new.content_id,
             coalesce((select q.sequence_id from sequence_sends q
                       where new.kind = 'sequence' and q.tenant_id = new.tenant_id and q.send_id = new.id),
                      '00000000-0000-0000-0000-000000000000'),

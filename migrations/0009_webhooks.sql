@@ -203,7 +203,9 @@ begin
     from changed s
     left join lateral (
         select c.id from contacts c where c.tenant_id = s.tenant_id and c.address = s.address and c.status <> 'erased' offset 0
-    ) c on true;
+    ) c on true
+    -- One that has expired is deleted, and not lifted.
+    where is_in_force(s.expires_at);
     return null;
 end $$;
 create trigger suppressions_added_noticed after insert on suppressions

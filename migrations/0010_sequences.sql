@@ -343,7 +343,9 @@ begin
     -- In the order in which attribution locks them. The mails of both lead to the outcomes of both from now on.
     perform from outcomes o
     where o.tenant_id = new.tenant_id and o.contact_id in (new.id, new.merged_into) order by o.id for no key update;
-    update outcomes o set contact_id = new.merged_into, credit_due = now(), credit_reason = 'contact'
+    update outcomes o
+    set contact_id = new.merged_into, credit_due = now(),
+        credit_reason = case when o.credit_reason in ('first', 'changed') then o.credit_reason else 'contact' end
     where o.tenant_id = new.tenant_id and o.contact_id in (new.id, new.merged_into);
     return null;
 end $$;

@@ -19,7 +19,8 @@ create table outcomes (
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     -- The work list of the attribution stage: when the outcome is to be credited, and why. Late facts set it to now; without any
-    -- it is credited again a few times after its last report all the same. Null: its credit is final.
+    -- it is credited again a few times after its last report all the same. Null: its credit is final. Until it is credited as it was
+    -- reported last, the reason is 'first' or 'changed', whatever else makes it due.
     credit_due timestamptz default now(),
     credit_reason text not null default 'first'
         check (credit_reason in ('first', 'changed', 'late_fact', 'contact', 'model', 'rescored')),

@@ -93,11 +93,11 @@ as $$
     group by r.kind, r.event
 $$;
 
-create function platform_domains() returns table (verified bigint, degraded bigint, failed bigint, stale bigint)
+create function platform_domains() returns table (verified bigint, degraded bigint, failed bigint, suspended bigint, stale bigint)
 language sql stable security definer set search_path from current
 as $$
     select count(*) filter (where status = 'verified'), count(*) filter (where status = 'degraded'),
-           count(*) filter (where status = 'failed'),
+           count(*) filter (where status = 'failed'), count(*) filter (where status = 'suspended'),
            count(*) filter (where status in ('verified', 'degraded')
                               and coalesce(last_checked_at, verified_at, created_at) < now() - interval '48 hours')
     from domains where environment = 'production'

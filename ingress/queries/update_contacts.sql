@@ -1,5 +1,6 @@
 -- Gives contacts new values: of each, the columns that are named, and fields that are merged into what it has. A contact that has the
--- values already stays untouched. Answers the changed ones.
+-- values already stays untouched. One that is known from mail only, and of whose consent something is stated now, even what it is already, is
+-- the product's from now on: no later mail subscribes it (`is_known_from_mail`). Answers the changed ones.
 -- $1 tenant, $2 [{id, columns, fields}]. The caller holds the locks.
 update contacts c set
     external_id = w.external_id, first_name = w.first_name, last_name = w.last_name, title = w.title, phone = w.phone,
@@ -10,7 +11,9 @@ update contacts c set
 from jsonb_to_recordset($2) as v (id uuid, columns jsonb, fields jsonb)
 join contacts b on b.tenant_id = $1 and b.id = v.id
 cross join lateral jsonb_populate_record(
-    b, v.columns || jsonb_build_object('fields', jsonb_strip_nulls(b.fields || v.fields))
+    b,
+    case when v.columns ? 'marketing_status' and is_known_from_mail(b.source) then '{"source": "api"}'::jsonb else '{}' end
+        || v.columns || jsonb_build_object('fields', jsonb_strip_nulls(b.fields || v.fields))
 ) w
 where c.tenant_id = $1 and c.id = v.id and w is distinct from b
 returning c.id

@@ -3,7 +3,8 @@
 -- states that marketing is allowed and on what basis ($2), and the row does not say `pending`, which takes `subscribed` back. Consent is
 -- taken as a whole, with the import as its evidence: its basis ($3), slug ($4) and description ($5). Consent of a row that is older than
 -- what is known says nothing new, and that of the import alone counts where nothing is known. A row that says nothing new changes nothing.
--- A bad one, of which only what stops mail counts (without a status), states no consent.
+-- A bad one, of which only what stops mail counts (without a status), states no consent. A contact that is known from mail only and is
+-- `pending` by its row, or by the import ($6), has the import as its source from now on: no later mail subscribes it (`is_known_from_mail`).
 -- The contacts are locked (`find.sql`): what an empty cell leaves is the value that is read here.
 with incoming as (
     select c.id, coalesce(r.external_id, c.external_id) as external_id, coalesce(r.first_name, c.first_name) as first_name,
@@ -28,7 +29,8 @@ with incoming as (
                    then r.consent_basis is not null and r.consent_basis is distinct from c.consent_basis
                when r.consent_at is not null then true
                else $3::text is not null and c.consent_basis is null and c.consent_at is null
-           end as states_consent
+           end as states_consent,
+           case when (r.pending or $6) and is_known_from_mail(c.source) then $4 else c.source end as source
     from import_rows r
     join contacts c on c.tenant_id = $1 and c.id = r.contact_id
     cross join lateral (
@@ -42,7 +44,7 @@ changed as (
         external_id = t.external_id, first_name = t.first_name, last_name = t.last_name, title = t.title, phone = t.phone,
         company = t.company, lifecycle_stage = t.lifecycle_stage, dot_number = t.dot_number, timezone = t.timezone, locale = t.locale,
         fields = c.fields || t.fields,
-        marketing_status = t.marketing_status,
+        marketing_status = t.marketing_status, source = t.source,
         consent_basis = case when t.states_consent then t.consent_basis else c.consent_basis end,
         consent_at = case when t.states_consent then t.consent_at else c.consent_at end,
         consent_source = case when t.states_consent then $4 else c.consent_source end,
@@ -58,6 +60,7 @@ changed as (
           or c.fields || t.fields <> c.fields
           or t.marketing_status <> c.marketing_status
           or t.states_consent
+          or t.source is distinct from c.source
           or coalesce(t.comes_back, false)
       )
     returning c.id

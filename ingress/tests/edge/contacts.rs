@@ -210,7 +210,13 @@ async fn an_erased_person_is_nowhere_and_stays_suppressed() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     let id = make(&client, json!({"email": "ann@example.com", "first_name": "Annabel", "tags": ["vip"]})).await;
-    client.post("/v1/suppressions", json!({"email": "ann@example.com", "reason": "complaint"})).await;
+    for reason in ["complaint", "manual"] {
+        client.post("/v1/suppressions", json!({"email": "ann@example.com", "reason": reason})).await;
+    }
+    sqlx::query("update suppressions set expires_at = now() - interval '1 day' where reason = 'manual'")
+        .execute(&edge.pool)
+        .await
+        .unwrap();
     leave_traces(&edge, &client, &id).await;
     let report =
         client.post("/v1/imports", json!({"csv": "email\n<ANN@example.com>\nnobody\n"})).await.text("import_id");
@@ -237,6 +243,7 @@ async fn an_erased_person_is_nowhere_and_stays_suppressed() {
     let errors = client.get(&format!("/v1/imports/{report}")).await.body["import"]["errors"].clone();
     assert_eq!((&errors[0]["value"], &errors[1]["value"]), (&json!(""), &json!("nobody")));
     assert_eq!(edge.count("select count(*) from contacts where address like 'erased:%'").await, 1);
+    assert_eq!(edge.count("select count(*) from suppressions").await, 1, "what had expired goes");
 
     // Created again, the address is still suppressed; and it can be erased again.
     let again = make(&client, json!({"email": "ann@example.com"})).await;

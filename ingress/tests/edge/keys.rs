@@ -171,6 +171,41 @@ async fn a_revoked_key_ends_and_stays_in_the_list() {
 }
 
 #[tokio::test]
+async fn keys_end_with_the_key_that_made_them() {
+    let edge = Edge::start().await;
+    let client = edge.client().await;
+    let (maker, key) = made(&client, json!({"label": "Maker", "scopes": scope::ALL})).await;
+    let first = with_key(&client, &key);
+    let body = json!({"label": "Child", "scopes": ["keys:read", "keys:write", "contacts:read"]});
+    let (child, key) = made(&first, body).await;
+    let second = with_key(&client, &key);
+    let (_, key) = made(&second, json!({"label": "Grandchild", "scopes": ["contacts:read"]})).await;
+    let third = with_key(&client, &key);
+    // A key that another one has made by rotation.
+    let (other, _) = made(&client, json!({"label": "Other", "scopes": ["contacts:read"]})).await;
+    let taken = second.post(&format!("/v1/keys/{other}/rotate"), json!({})).await;
+    assert_eq!(taken.status, 200, "{}", taken.body);
+    let fourth = with_key(&client, &taken.text("key"));
+    let rotated = first.post(&format!("/v1/keys/{maker}/rotate"), json!({})).await;
+    assert_eq!(rotated.status, 200, "{}", rotated.body);
+    let successor = rotated.text("key_id");
+    let callers = [&second, &third, &fourth];
+    for (id, status) in [(&maker, 200_u16), (&successor, 401)] {
+        let answer = client.delete(&format!("/v1/keys/{id}"), json!({})).await;
+        assert_eq!(answer.body["revoked"], json!(true), "{}", answer.body);
+        // A process that has not looked the keys up before.
+        let fresh = edge.another().await;
+        for caller in callers {
+            let answer = caller.at(fresh.clone()).get("/v1/contacts").await;
+            assert_eq!(answer.status, status, "they belong to the successor: {}", answer.body);
+        }
+    }
+    let answer = client.delete(&format!("/v1/keys/{child}"), json!({})).await;
+    assert_eq!(answer.body["revoked"], json!(false), "it has ended with its maker");
+    assert_eq!(edge.count("select count(*) from audit_log where action = 'key.revoke'").await, 5);
+}
+
+#[tokio::test]
 async fn keys_of_other_tenants_products_and_environments_are_not_found() {
     let edge = Edge::start().await;
     let client = edge.client().await;

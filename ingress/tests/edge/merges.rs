@@ -494,7 +494,9 @@ async fn all_that_is_held_about_a_person_comes_in_one_answer() {
     let edge = Edge::start().await;
     let client = edge.client().await;
     let ann = make(&client, json!({"email": "ann@example.com"})).await;
-    let other = make(&client, json!({"email": "ann@work.example"})).await;
+    let other = json!({"email": "ann@work.example", "first_name": "Annabel", "consent": {"basis": "opt_in"}});
+    let other = make(&client, other).await;
+    client.patch(&format!("/v1/contacts/{ann}"), json!({"first_name": "Ann"})).await;
     merge(&client, &ann, &other).await;
     let bob = make(&client, json!({"email": "bob@example.com"})).await;
     client.post("/v1/suppressions", json!({"email": "ann@work.example", "reason": "hard_bounce"})).await;
@@ -521,6 +523,11 @@ async fn all_that_is_held_about_a_person_comes_in_one_answer() {
     assert_eq!(
         (&head["contact"]["contact_id"], &head["merged_addresses"]),
         (&json!(ann), &json!(["ann@work.example"]))
+    );
+    let merged = &head["merged_contacts"][0];
+    assert_eq!(
+        (&merged["id"], &merged["first_name"], &merged["consent_basis"]),
+        (&json!(other), &json!("Annabel"), &json!("opt_in"))
     );
     let suppressions = head["suppressions"].as_array().unwrap();
     let ends: BTreeSet<(&str, bool)> =

@@ -41,6 +41,7 @@ async fn one_that_has_run_out_starts_anew() {
     .execute(&edge.pool)
     .await
     .unwrap();
+    assert!(held(&client, "ann@example.com").await.is_empty(), "only what is in force is listed");
     for (status, already_existed) in [(201, false), (200, true)] {
         let answer = client.post(PATH, json!({"email": "ann@example.com", "scope": "marketing"})).await;
         assert_eq!((answer.status.as_u16(), &answer.body["already_existed"]), (status, &json!(already_existed)));

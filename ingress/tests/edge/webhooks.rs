@@ -221,6 +221,10 @@ async fn a_change_keeps_what_it_does_not_name_and_another_address_starts_afresh(
     assert_eq!((&moved["url"], &moved["events"]), (&json!("https://other.example/"), &json!(["email.sent"])));
     assert_eq!((&moved["failing_since"], &moved["description"]), (&Value::Null, &json!("CRM")));
     assert!(client.patch(&path, json!({"description": null})).await.body["subscription"]["description"].is_null());
+    for field in ["url", "events", "status"] {
+        let refused = client.patch(&path, json!({field: null})).await;
+        assert_eq!(refused.faults(), [(field.to_owned(), "required".to_owned())]);
+    }
 }
 
 #[tokio::test]

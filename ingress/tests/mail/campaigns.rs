@@ -92,6 +92,21 @@ async fn a_template_that_needs_transactional_data_is_none_for_a_campaign() {
     assert_eq!(answer.faults(), [("template_id".to_owned(), "unknown_variable".to_owned())]);
 }
 
+#[rstest]
+#[case("{{ event.name }}", 400)]
+#[case("{{ event.properties.plan }}", 400)]
+#[case("{{ first_name }}", 201)]
+#[tokio::test]
+async fn a_sequences_template_without_its_event_is_one_for_a_campaign(#[case] html: &str, #[case] status: u16) {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({"template_type": "sequence", "body_html": html})).await;
+    let body = ready.campaign_body(json!({"template_id": template, "subject": null, "body_html": null}));
+    let answer = ready.client.post("/v1/campaigns", body).await;
+    let refused = [("template_id".to_owned(), "unknown_variable".to_owned())];
+    let faults = if status == 400 { refused.to_vec() } else { Vec::new() };
+    assert_eq!((answer.status.as_u16(), answer.faults()), (status, faults), "{}", answer.body);
+}
+
 #[tokio::test]
 async fn a_draft_may_change_in_any_field() {
     let ready = Ready::start().await;

@@ -268,6 +268,17 @@ async fn a_mail_is_asked_for_again_within_limits() {
     assert_eq!(client.post(&path, json!({})).await.refusal(), (409, "consent_not_pending"));
 }
 
+#[tokio::test]
+async fn a_suppressed_contact_is_refused_while_a_mail_is_due() {
+    let person = SignedUp::start().await;
+    let client = &person.ready.client;
+    let due = "update confirmations set due_at = now(), last_mail_at = now() - interval '13 hours'";
+    sqlx::query(due).execute(&person.ready.edge.pool).await.unwrap();
+    client.post("/v1/suppressions", json!({"email": "ann@example.com", "reason": "manual"})).await;
+    let refused = client.post(&format!("/v1/contacts/{}/confirmation", person.contact), json!({})).await;
+    assert_eq!(refused.refusal(), (409, "contact_suppressed"));
+}
+
 /// What `POST /v1/contacts` says of a contact with `require_verification`, the contact's status afterwards, and the mails.
 #[rstest]
 #[case::new(None, json!({}), 201, "pending", 1)]

@@ -257,6 +257,50 @@ async fn a_dry_run_shows_recipients_that_cannot_be_rendered() {
         .unwrap();
     let faults = launch(&ready, &id, json!({"dry_run": true})).await.body["render_faults"].clone();
     assert_eq!((faults.as_array().unwrap().len(), &faults[0]["code"]), (1, &json!("render_subject_too_long")));
+    assert_eq!(faults[0]["variant"], Value::Null);
+}
+
+#[rstest]
+#[case::variants_of_the_whole_audience(100)]
+#[case::a_test_whose_remainder_may_get_any(50)]
+#[tokio::test]
+async fn a_dry_run_renders_the_variants_that_contacts_get(#[case] test_percent: u8) {
+    let ready = Ready::start().await;
+    let pool = &ready.edge.pool;
+    let list = audience(pool, ready.client.tenant, "list", "many", 20).await;
+    sqlx::query("update contacts set first_name = repeat('x', 2000)").execute(pool).await.unwrap();
+    let test = json!({"test_percent": test_percent, "winner_metric": "click_rate", "decide_after_minutes": 60});
+    let draft = |first: &str| {
+        let variants = json!([
+            {"name": "A", "weight": 1, "subject": first}, {"name": "B", "weight": 1, "subject": "Other"},
+        ]);
+        ready.campaign(json!({"list_id": list, "ab_test": test, "variants": variants}))
+    };
+    let id = draft("{{ first_name }}").await;
+    let dry = launch(&ready, &id, json!({"dry_run": true})).await;
+    assert_eq!(dry.body["sampled"], json!(20), "{}", dry.body);
+    let faults = dry.body["render_faults"].as_array().unwrap();
+    assert!(faults.iter().all(|fault| fault["variant"] == "A" && fault["code"] == "render_subject_too_long"));
+    let mut failed: Vec<&str> = faults.iter().filter_map(|fault| fault["contact_id"].as_str()).collect();
+    failed.sort_unstable();
+    let thresholds = Split::new(test_percent, &[1, 1]);
+    let mut drawn: Vec<String> = sqlx::query_scalar(
+        "select contact_id::text from audience_members
+         where audience_id = $1 and (ab_draw($2::uuid, contact_id) < $3 or ab_draw($2::uuid, contact_id) >= $4)",
+    )
+    .bind(list)
+    .bind(&id)
+    .bind(thresholds.thresholds()[0])
+    .bind(thresholds.thresholds()[1])
+    .fetch_all(pool)
+    .await
+    .unwrap();
+    drawn.sort_unstable();
+    assert_eq!(failed, drawn);
+    // Nobody gets what the campaign itself says.
+    let replaced = draft("Some").await;
+    let dry = launch(&ready, &replaced, json!({"dry_run": true})).await;
+    assert_eq!((&dry.body["sampled"], &dry.body["render_faults"]), (&json!(20), &json!([])), "{}", dry.body);
 }
 
 #[tokio::test]

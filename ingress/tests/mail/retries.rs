@@ -49,15 +49,17 @@ async fn what_may_be_mended_goes_back_and_the_rest_stays() {
     assert_eq!((&again.body["queued"], &again.body["skipped"]), (&json!(0), &json!(2)), "nothing is left to do");
 }
 
+#[rstest]
+#[case::to_a_topic(&[Some("News")])]
+#[case::to_one_that_is_none_any_more(&[Some("News"), None])]
 #[tokio::test]
-async fn mail_that_the_gate_would_skip_stays_failed_until_it_may_go() {
+async fn mail_that_the_gate_would_skip_stays_failed_until_it_may_go(#[case] public_names: &[Option<&str>]) {
     let ready = Ready::start().await;
     let (id, sends) = failed(&ready, &["block"; 5]).await;
-    sqlx::query("update audiences set public_name = 'News' where id = $1")
-        .bind(ready.list)
-        .execute(&ready.edge.pool)
-        .await
-        .unwrap();
+    for name in public_names {
+        let changed = ready.client.patch(&format!("/v1/audiences/{}", ready.list), json!({"public_name": name})).await;
+        assert_eq!(changed.status, 200, "{}", changed.body);
+    }
     for (send, sql) in sends[1..].iter().zip([
         "update contacts set status = 'archived' where id = (select contact_id from sends where id = $1)",
         "update contacts set status = 'erased' where id = (select contact_id from sends where id = $1)",

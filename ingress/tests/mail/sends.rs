@@ -52,6 +52,40 @@ async fn a_send_shows_its_attempts_facts_and_timeline_in_order() {
 }
 
 #[rstest]
+#[case::too_late("expired", json!({"smtp_code": 451, "reason": "temporary", "attempt": 9}), json!([451]))]
+#[case::refused("failed", json!({"smtp_code": 550, "reason": "hard", "attempt": 1}), json!([550]))]
+#[case::not_rendered("failed", json!({"reason": "render_error", "code": "render_html_unclosed"}), json!([]))]
+#[case::too_late_to_be_tried("expired", json!({"reason": "expired", "attempt": 1}), json!([]))]
+#[case::too_late_to_be_rendered("expired", json!({"reason": "expired"}), json!([]))]
+#[tokio::test]
+async fn the_event_that_ends_a_send_is_an_attempt_if_it_has_its_number(
+    #[case] kind: &str,
+    #[case] detail: Value,
+    #[case] expected: Value,
+) {
+    let ready = Ready::start().await;
+    let campaign = ready.campaign(json!({})).await;
+    let send = ready.batch(&campaign, &["failed"]).await[0];
+    sqlx::query(
+        "insert into events (tenant_id, send_id, id, month, type, occurred_at, detail)
+         values ($1, $2, gen_random_uuid(), $3, $4, now(), $5)",
+    )
+    .bind(ready.client.tenant)
+    .bind(send)
+    .bind(schemas::month_of(send))
+    .bind(kind)
+    .bind(detail)
+    .execute(&ready.edge.pool)
+    .await
+    .unwrap();
+    let record = ready.client.get(&format!("/v1/sends/{send}")).await.body["send"].clone();
+    let codes: Vec<Value> =
+        record["attempts"].as_array().unwrap().iter().map(|attempt| attempt["smtp_code"].clone()).collect();
+    assert_eq!(json!(codes), expected, "{record}");
+    assert!(record["timeline"].as_array().unwrap().iter().any(|entry| entry["type"] == kind), "{record}");
+}
+
+#[rstest]
 #[case("skipped", json!("unsubscribed"), Value::Null)]
 #[case("failed", Value::Null, json!("hard"))]
 #[tokio::test]

@@ -216,6 +216,88 @@ async fn a_contact_first_seen_by_a_mail_is_enrolled_as_consenting(#[case] source
     assert_eq!(marketing_status(&ready, ann).await, "subscribed");
 }
 
+#[derive(Debug)]
+enum Statement {
+    Patch,
+    Post,
+    Batch,
+    Import,
+    ImportWithoutLeave,
+    Merge,
+}
+
+#[rstest]
+#[case::patch(Statement::Patch)]
+#[case::post(Statement::Post)]
+#[case::batch(Statement::Batch)]
+#[case::import(Statement::Import)]
+#[case::import_without_leave(Statement::ImportWithoutLeave)]
+#[case::merge(Statement::Merge)]
+#[tokio::test]
+async fn consent_that_the_product_said_is_pending_stays_so(#[case] statement: Statement) {
+    let ready = Ready::start().await;
+    let client = &ready.client;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let ann = known_from(&ready, "transactional", "ann@example.com").await;
+    let pending = json!({"email": "ann@example.com", "marketing_status": "pending"});
+    let csv = "email,marketing_status\nann@example.com,pending\n";
+    let stated = match statement {
+        Statement::Patch => client.patch(&format!("/v1/contacts/{ann}"), json!({"marketing_status": "pending"})).await,
+        Statement::Post => client.post("/v1/contacts", pending).await,
+        Statement::Batch => client.post("/v1/contacts/batch", json!({"contacts": [pending]})).await,
+        Statement::Import => client.post("/v1/imports", json!({"csv": csv})).await,
+        Statement::ImportWithoutLeave => {
+            let compliance = json!({"marketing_allowed": false});
+            let body = json!({"csv": "email\nann@example.com\n", "compliance": compliance});
+            client.post("/v1/imports", body).await
+        }
+        Statement::Merge => {
+            let body = json!({"email": "ann@work.example", "marketing_status": "pending", "source": "form"});
+            let form = client.post("/v1/contacts", body).await.text("contact_id");
+            client.post(&format!("/v1/contacts/{ann}/merge"), json!({"contact_id": form})).await
+        }
+    };
+    assert_eq!(stated.status, 200, "{}", stated.body);
+    let enrolled = enroll(&ready, &id, "ann@example.com").await;
+    assert_eq!((&enrolled["mailable"], &enrolled["skip_reason"]), (&json!(false), &json!("no_consent")));
+    let template = ready.template(json!({"template_type": "marketing"})).await;
+    let body = json!({"template_id": template, "email": "ann@example.com"});
+    assert_eq!(client.post("/v1/transactional", body).await.status, 202);
+    assert_eq!(marketing_status(&ready, ann).await, "pending");
+}
+
+#[tokio::test]
+async fn consent_that_was_taken_back_is_not_given_again() {
+    let ready = Ready::start().await;
+    let id = sequence(&ready, json!([{"step_type": WAIT}])).await;
+    let ann = known_from(&ready, "transactional", "ann@example.com").await;
+    for status in ["subscribed", "pending"] {
+        ready.client.patch(&format!("/v1/contacts/{ann}"), json!({"marketing_status": status})).await;
+    }
+    assert_eq!(enroll(&ready, &id, "ann@example.com").await["skip_reason"], "no_consent");
+    assert_eq!(marketing_status(&ready, ann).await, "pending");
+}
+
+#[rstest]
+#[case::into_the_customer(true)]
+#[case::of_the_customer(false)]
+#[tokio::test]
+async fn a_merge_with_a_contact_known_from_mail_takes_no_consent(#[case] is_customer_kept: bool) {
+    let ready = Ready::start().await;
+    let body = json!({"email": "ann@example.com", "consent": {"basis": "opt_in"}});
+    let customer: Uuid = ready.client.post("/v1/contacts", body).await.text("contact_id").parse().unwrap();
+    let known = known_from(&ready, "transactional", "ann@work.example").await;
+    let (kept, gone) = if is_customer_kept { (customer, known) } else { (known, customer) };
+    let merged = ready.client.post(&format!("/v1/contacts/{kept}/merge"), json!({"contact_id": gone})).await;
+    let contact = &merged.body["contact"];
+    assert_eq!(
+        (&contact["marketing_status"], &contact["source"], &contact["consent"]["basis"]),
+        (&json!("subscribed"), &json!("api"), &json!("opt_in")),
+        "{}",
+        merged.body
+    );
+}
+
 #[tokio::test]
 async fn enrolling_lifts_no_opt_out_and_no_suppression() {
     let ready = Ready::start().await;

@@ -72,6 +72,30 @@ async fn warnings_name_what_goes_wrong_in_a_mailbox() {
     assert_eq!(codes(&changed.body), [("html_clipped".to_owned(), 1)]);
 }
 
+#[rstest]
+#[case("件".repeat(300), true)]
+#[case("件".repeat(301), false)]
+#[tokio::test]
+async fn the_text_of_a_subject_fits_into_its_line(#[case] subject: String, #[case] fits: bool) {
+    let ready = Ready::start().await;
+    let status = if fits { 201 } else { 400 };
+    let faults = if fits { Vec::new() } else { vec![("subject".to_owned(), "too_long".to_owned())] };
+    let mjml = "<mjml><mj-body><mj-section><mj-column><mj-text>Hi</mj-text></mj-column></mj-section></mj-body></mjml>";
+    for (field, body) in [("body_html", "<p>Hi</p>"), ("mjml", mjml)] {
+        let template = json!({"name": "T", "subject": subject, field: body});
+        let campaign = json!({"subject": subject, "body_html": null, field: body});
+        for (path, body) in [("/v1/templates", template), ("/v1/campaigns", ready.campaign_body(campaign))] {
+            let answer = ready.client.post(path, body).await;
+            assert_eq!((answer.status.as_u16(), answer.faults()), (status, faults.clone()), "{path} {}", answer.body);
+        }
+    }
+    if fits {
+        let template = ready.template(json!({"subject": subject})).await;
+        let rendered = ready.client.post(&format!("/v1/templates/{template}/render"), json!({})).await;
+        assert_eq!(rendered.body["subject"], json!(subject), "{}", rendered.body);
+    }
+}
+
 #[tokio::test]
 async fn a_fault_names_line_and_column() {
     let ready = Ready::start().await;

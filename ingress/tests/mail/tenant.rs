@@ -40,6 +40,15 @@ async fn a_profile_is_read_as_it_was_changed() {
     assert_eq!(ready.edge.count("select count(*) from audit_log where action = 'tenant.changed'").await, 2);
 }
 
+#[tokio::test]
+async fn a_change_of_nothing_only_reads() {
+    let ready = Ready::start().await;
+    let before = ready.client.get("/v1/tenant").await.body["tenant"].clone();
+    let answer = ready.client.patch("/v1/tenant", json!({})).await;
+    assert_eq!((answer.status.as_u16(), &answer.body["tenant"]), (200, &before));
+    assert_eq!(ready.client.get("/v1/tenant").await.body["tenant"], before);
+}
+
 #[rstest]
 #[case(json!({"timezone": "Mars/Olympus"}), (400, "validation_failed"))]
 #[case(json!({"timezone": "europe/paris"}), (400, "validation_failed"))]

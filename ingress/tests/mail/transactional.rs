@@ -473,6 +473,28 @@ async fn a_scheduled_mail_shows_the_sends_of_its_copies() {
 const BATCH: &str = "/v1/transactional/batch";
 
 #[tokio::test]
+async fn a_template_that_needs_an_event_is_none_for_a_single_mail() {
+    let ready = Ready::start().await;
+    open_streams(&ready.edge).await;
+    let template = |html: &str| ready.template(json!({"template_type": "sequence", "body_html": html}));
+    let with_event = template("<p>{{ event.properties.plan }}</p>").await;
+    let without = template("<p>{{ first_name }}</p>").await;
+    let message = |template: &str| json!({"template_id": template, "email": "ann@example.com"});
+    let refused = ready.client.post("/v1/transactional", message(&with_event)).await;
+    assert_eq!(refused.refusal(), (400, "validation_failed"));
+    assert_eq!(refused.faults(), [("template_id".to_owned(), "unknown_variable".to_owned())]);
+    assert_eq!(ready.client.post("/v1/transactional", message(&without)).await.status, 202);
+    let answer = ready.client.post(BATCH, json!({"messages": [message(&with_event), message(&without)]})).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let results = &answer.body["results"];
+    assert_eq!((&results[0]["error"], &results[1]["error"]), (&json!("validation_failed"), &Value::Null));
+    assert_eq!(
+        (&results[0]["fields"][0]["path"], &results[0]["fields"][0]["code"]),
+        (&json!("template_id"), &json!("unknown_variable"))
+    );
+}
+
+#[tokio::test]
 async fn a_batch_answers_each_message_and_a_bad_one_costs_no_other() {
     let ready = Ready::start().await;
     open_streams(&ready.edge).await;

@@ -262,27 +262,45 @@ async fn variants_and_winner_appear_when_a_test_ran() {
     assert_eq!(ready.client.get(&campaign_path).await.body["campaign"]["ab_test"]["winner"], json!(null));
 }
 
+/// Transactional mail that was made so many days ago. A message is a batch of one; the table itself tells of what becomes of it.
+async fn transactional_mail(ready: &Ready, template: &str, days_ago: &[i32]) {
+    let sql =
+        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, queued, created_at)
+         select $1, gen_random_uuid(), date_trunc('month', now()), 'transactional', 'priority', 'transactional', t.content_id, $3, 1, 1,
+                now() - make_interval(days => d)
+         from templates t cross join unnest($4::int[]) d where t.id = $2::uuid";
+    stage_rig::run!(&ready.edge.pool, sql, [ready.client.tenant, template, ready.sender, days_ago]);
+}
+
+#[tokio::test]
+async fn a_late_bounce_counts_with_the_hour_of_its_mail() {
+    let ready = Ready::start().await;
+    let template = ready.template(json!({"name": "Receipt", "template_type": "transactional"})).await;
+    transactional_mail(&ready, &template, &[1, 1, 0]).await;
+    for sql in [
+        "update batches set queued = 0, sent = 1, delivered = 1",
+        "update batches set delivered = 0, bounced = 1 where created_at < now() - interval '12 hours'",
+    ] {
+        sqlx::query(sql).execute(&ready.edge.pool).await.unwrap();
+    }
+    let today = (chrono::Utc::now() - chrono::TimeDelta::hours(1)).format("?from=%FT%TZ").to_string();
+    for (query, expected) in [(today.as_str(), [1, 1, 0]), ("", [3, 1, 2])] {
+        let body = report(&ready.client, query).await;
+        let totals = &body["report"]["top_messages"][0]["totals"];
+        assert_eq!(["sent", "delivered", "bounced"].map(|name| totals[name].clone()), expected, "{query}: {totals}");
+    }
+}
+
 #[tokio::test]
 async fn top_messages_are_campaigns_and_templates_by_human_clicks() {
     let ready = Ready::start().await;
-    let (pool, tenant) = (&ready.edge.pool, ready.client.tenant);
+    let pool = &ready.edge.pool;
     let campaign = ready.campaign(json!({"name": "Spring"})).await;
     ready.batch(&campaign, &["sent", "sent"]).await;
     book(pool, &campaign, "clicked_human = 1").await;
     sqlx::query("update campaigns set launched_at = now()").execute(pool).await.unwrap();
     let template = ready.template(json!({"name": "Receipt", "template_type": "transactional"})).await;
-    // A transactional message is a batch of one; the table itself tells of what becomes of it.
-    sqlx::query(
-        "insert into batches (tenant_id, id, month, kind, lane, classification, content_id, sender_id, size, queued)
-         select $1, gen_random_uuid(), date_trunc('month', now()), 'transactional', 'priority', 'transactional', t.content_id, $3, 1, 1
-         from templates t cross join generate_series(1, 3) where t.id = $2::uuid",
-    )
-    .bind(tenant)
-    .bind(&template)
-    .bind(ready.sender)
-    .execute(pool)
-    .await
-    .unwrap();
+    transactional_mail(&ready, &template, &[0, 0, 0]).await;
     for change in ["queued = 0, sent = 1", "opened = 1, clicked = 1, clicked_human = 1"] {
         let statement = format!("update batches set {change} where kind = 'transactional'");
         sqlx::query(sqlx::AssertSqlSafe(statement)).execute(pool).await.unwrap();

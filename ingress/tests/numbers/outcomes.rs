@@ -203,6 +203,26 @@ async fn a_credited_outcome_shows_its_mails_and_its_campaign_the_revenue() {
 }
 
 #[tokio::test]
+async fn an_outcome_is_pending_only_until_it_is_credited_as_reported() {
+    let ready = Ready::start().await;
+    let client = &ready.client;
+    let ann = contact(client, "ann@example.com", json!(null)).await;
+    mailed(&ready, &ann).await;
+    let report = |cents: i64| tell(client, json!({"source_event_id": "p-1", "value_cents": cents}));
+    let outcome = report(5).await.text("outcome_id");
+    let status = async || shown(client, &outcome).await["attribution"]["status"].clone();
+    for cents in [5, 7] {
+        report(cents).await;
+        assert_eq!(status().await, "pending", "{cents}");
+        run_sweeps(&ready).await;
+        assert_eq!(status().await, "credited", "{cents}");
+        // A recheck that waits, as while attribution is paused.
+        stage_rig::run!(&ready.edge.pool, "update outcomes set credit_due = now() - interval '1 hour'", []);
+        assert_eq!(status().await, "credited", "{cents}");
+    }
+}
+
+#[tokio::test]
 async fn few_outcomes_of_a_campaign_are_found_by_an_index() {
     let ready = Ready::start().await;
     let (edge, tenant, campaign) = (&ready.edge, ready.client.tenant, Uuid::now_v7());

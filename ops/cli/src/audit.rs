@@ -5,7 +5,10 @@ use clap::Subcommand;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::operator::{CommandOutput, list_records, timestamp};
+use crate::{
+    find_tenant,
+    operator::{CommandOutput, list_records, timestamp},
+};
 
 /// What operators did.
 #[derive(Debug, Subcommand)]
@@ -35,6 +38,7 @@ pub struct Filter {
 
 pub async fn run(db: &mut PgConnection, command: AuditCommand) -> anyhow::Result<CommandOutput> {
     let AuditCommand::List(filter) = command;
+    find_tenant::require(db, filter.tenant).await?;
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as audit_id, at, actor, action, subject, tenant_id as tenant, reason, outcome, detail from audit_log) r

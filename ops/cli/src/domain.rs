@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
+    find_tenant,
     invocation::audit_record,
     operator::{CommandOutput, list_records},
 };
@@ -21,16 +22,18 @@ pub enum DomainCommand {
         #[arg(long)]
         tenant: Option<Uuid>,
         /// Only those in this status, such as suspended.
-        #[arg(long)]
+        #[arg(long, value_parser = ["pending", "verified", "degraded", "failed", "suspended"])]
         status: Option<String>,
         /// At most this many.
         #[arg(long, default_value_t = 200)]
         limit: i64,
     },
-    /// Stops all mail from a domain: when this returns, nothing of it is fenced any more. What is queued and what comes meanwhile is
-    /// skipped for good; to hold it, pause the tenant or the campaign. Its owner cannot remove it to claim it anew.
+    /// Stops all mail from a domain: when this returns, nothing of it is fenced any more. Mail whose turn comes while the suspension
+    /// lasts is skipped for good; to hold it, pause the tenant or the campaign. Mail that waits longer (scheduled, in quiet hours, in what
+    /// is paused) leaves after `release`: cancel what should not. Its owner cannot remove it to claim it anew.
     Suspend(DomainArgs),
-    /// Lets a suspended domain be what it was before, for mail to come: what was skipped stays so. Its DNS records are checked at once.
+    /// Lets a suspended domain be what it was before. What was skipped stays so; what still waits leaves when its turn comes. Its DNS
+    /// records are checked at once.
     Release(DomainArgs),
 }
 
@@ -64,6 +67,7 @@ async fn list(
     status: Option<&str>,
     limit: i64,
 ) -> anyhow::Result<CommandOutput> {
+    find_tenant::require(db, tenant).await?;
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select domain, tenant_id as tenant, id, status, verified_at, last_checked_at from domains) r

@@ -105,7 +105,7 @@ async fn stages_ahead(db: &mut PgConnection, explanation: &Value) -> sqlx::Resul
     let (Some(tenant), Some(id)) = (id_in(&explanation["tenant"]), id) else { return Ok(MAIL_STAGES.to_vec()) };
     let batch = sqlx::query!(
         r#"select b.kind as "kind!: MessageKind", b.classification as "classification!: Classification", b.state = 'done' as "is_done!",
-                  b.state <> 'announced' or b.queued + b.fenced = 0 as "is_announced_later!",
+                  b.state <> 'announced' or b.queued + b.fenced = 0 or is_set_aside(b.announce_after, b.quiet_at) as "is_announced_later!",
                   b.lane = 'priority' and b.announcement = 1 as "is_first!",
                   array(select s.contact_id from sends s
                         where s.tenant_id = b.tenant_id and s.month = b.month and s.id between b.id and last_id_of(b.id)) as "contacts!"

@@ -1,6 +1,7 @@
 //! Finds the tenant of an id. Operators have an id and no tenant, and every index begins with the tenant. So each tenant is tried: a thousand lookups
 //! by key take milliseconds.
 
+use anyhow::ensure;
 use schemas::SendId;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -20,6 +21,15 @@ macro_rules! tenant_of {
 }
 
 pub(crate) use tenant_of;
+
+/// Refuses a tenant that there is not: a list of what it has would look as if it had nothing.
+pub async fn require(db: &mut PgConnection, tenant: Option<Uuid>) -> anyhow::Result<()> {
+    if let Some(tenant) = tenant {
+        let is_known = sqlx::query_scalar!(r#"select exists (select from tenants where id = $1) as "known!""#, tenant);
+        ensure!(is_known.fetch_one(db).await?, "no such tenant");
+    }
+    Ok(())
+}
 
 /// The tenant of a send, or of the request that a send will come from. That of a one-off message, or of a mail with copies, has the id of
 /// the batch.

@@ -13,6 +13,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
+    find_tenant,
     invocation::audit,
     operator::{CommandOutput, DatabaseArgs, SecretSource, list_records},
 };
@@ -160,6 +161,7 @@ async fn list_events(
     rejected: bool,
     limit: i64,
 ) -> anyhow::Result<CommandOutput> {
+    find_tenant::require(db, tenant).await?;
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id, tenant_id as tenant, connection_id as connection, provider, state, reason, facts,
@@ -203,6 +205,7 @@ async fn list_pending_facts(
     dropped: bool,
     limit: i64,
 ) -> anyhow::Result<CommandOutput> {
+    find_tenant::require(db, tenant).await?;
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id, tenant_id as tenant, coalesce(provider, 'link') as provider, reason, signal ->> 'kind' as kind, send_id,

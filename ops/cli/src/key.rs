@@ -22,7 +22,8 @@ pub enum KeyCommand {
     Issue(Issue),
     /// Lists keys, without the keys.
     List,
-    /// Makes a key with the same scopes, and lets the replaced one go on for a while. Shows the new key, once.
+    /// Makes a key with the same scopes, and lets the replaced one go on for a while. The keys that it made belong to the new key and go
+    /// on. Shows the new key, once.
     Rotate {
         /// The key's id, as `list` shows it.
         id: Uuid,
@@ -30,7 +31,8 @@ pub enum KeyCommand {
         #[arg(long, default_value_t = OVERLAP_HOURS, value_parser = clap::value_parser!(u32).range(..=i64::from(OVERLAP_HOURS_MAX)))]
         overlap_hours: u32,
     },
-    /// Ends a key. Within five seconds no process accepts it any more.
+    /// Ends a key, with the keys that it made by API and those that these made. Within five seconds no process accepts them any more. A
+    /// key that replaced it goes on.
     Revoke {
         /// The key's id, as `list` shows it.
         id: Uuid,
@@ -129,6 +131,7 @@ async fn issue(db: &mut PgConnection, wanted: &Issue) -> anyhow::Result<CommandO
         expires_at: wanted.expires,
         lineage: None,
         rate_lineage: None,
+        made_by: &[],
     };
     let record = json!({"key_id": issue_key(db, new).await?, "key": text});
     let shown = table::render(std::slice::from_ref(&record), &["key_id", "key"], table::width());
@@ -160,18 +163,39 @@ async fn rotate(db: &mut PgConnection, id: Uuid, overlap_hours: u32) -> anyhow::
 async fn list(db: &mut PgConnection) -> anyhow::Result<CommandOutput> {
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
-               select id as key_id, prefix, product, environment, cardinality(scopes) as scopes, tenant_id as tenant, label,
-                      created_at, expires_at, revoked_at, last_used_on
+               select id as key_id, prefix, product, environment, scopes, tenant_id as tenant, label, made_by, created_at,
+                      expires_at, revoked_at, last_used_on
                from api_keys) r
            order by created_at desc"#
     );
-    let columns = &["key_id", "prefix", "product", "environment", "scopes", "last_used_on", "expires_at", "revoked_at"];
+    let columns = &[
+        "key_id",
+        "prefix",
+        "product",
+        "environment",
+        "tenant",
+        "label",
+        "last_used_on",
+        "expires_at",
+        "revoked_at",
+        "made_by",
+        "scopes",
+    ];
     list_records(db, query, columns).await
 }
 
 async fn revoke(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> {
     let key = keys::lock_live(db, id).await?.context("no live key has this id")?;
-    keys::revoke(db, id).await?;
-    audit(db, key.tenant_id, "key.revoke", id).await?;
-    Ok(CommandOutput::done(json!({"key_id": id, "revoked": true}), "revoked"))
+    let successor = keys::successor(db, &key).await?;
+    let ended = keys::revoke(db, id).await?;
+    for key in &ended {
+        audit(db, key.tenant_id, "key.revoke", key.id).await?;
+    }
+    let made: Vec<Uuid> = ended.iter().map(|key| key.id).filter(|ended| *ended != id).collect();
+    let successor = successor.filter(|other| !made.contains(other));
+    let with = if made.is_empty() { String::new() } else { format!(", with {} key(s) that it made", made.len()) };
+    let goes_on = successor.map(|other| format!("; {other}, which replaced it, goes on")).unwrap_or_default();
+    let text = format!("revoked{with}{goes_on}");
+    let record = json!({"key_id": id, "revoked": true, "revoked_with_it": made, "replaced_by": successor});
+    Ok(CommandOutput::done(record, text))
 }

@@ -144,8 +144,19 @@ fn main() -> ExitCode {
 }
 
 fn failed(error: anyhow::Error) -> ExitCode {
-    eprintln!("postrider: {error:#}");
+    eprintln!("postrider: {}", error_text(&error));
     ExitCode::FAILURE
+}
+
+/// An error and its causes, without those whose text the text before has already.
+fn error_text(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -207,7 +218,8 @@ async fn run(command: CliCommand) -> anyhow::Result<ExitCode> {
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How the allocator is set up: few arenas, which give back what has been free for two seconds. It reads the symbol when it starts.
+/// How the allocator is set up: few arenas, which give back what has been free for two seconds as they are used. It reads the symbol when
+/// it starts.
 #[allow(unsafe_code, reason = "the name of a symbol that nothing else defines; the allocator only reads it")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static ALLOCATOR_SETTINGS: &[u8; 30] = b"narenas:4,dirty_decay_ms:2000\0";
@@ -219,6 +231,12 @@ mod tests {
     #[test]
     fn every_setting_has_a_name_of_its_own() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_repeated_cause_is_shown_once() {
+        let error = anyhow::anyhow!("timed out").context("JetStream refused: timed out").context("nats-url");
+        assert_eq!(error_text(&error), "nats-url: JetStream refused: timed out");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
+    find_tenant,
     invocation::audit,
     key::expiry,
     operator::{CommandOutput, list_records},
@@ -141,6 +142,7 @@ async fn approve(db: &mut PgConnection, wanted: &Approve) -> anyhow::Result<Comm
 }
 
 async fn list(db: &mut PgConnection, tenant: Option<Uuid>) -> anyhow::Result<CommandOutput> {
+    find_tenant::require(db, tenant).await?;
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as approval_id, issuer, subject, client_id as client, tenant_id as tenant, environment,
@@ -166,6 +168,7 @@ async fn revoke(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput
 }
 
 async fn drafts(db: &mut PgConnection, tenant: Uuid, all: bool) -> anyhow::Result<CommandOutput> {
+    find_tenant::require(db, Some(tenant)).await?;
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as proposal_id, approval_id, title, status, created_at from draft_proposals

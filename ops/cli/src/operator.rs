@@ -39,7 +39,8 @@ impl DatabaseArgs {
         &self,
         command: impl AsyncFnOnce(&mut PgConnection) -> anyhow::Result<CommandOutput>,
     ) -> anyhow::Result<()> {
-        let mut tx = self.pool()?.begin().await?;
+        let pool = self.pool()?;
+        let mut tx = pool.begin().await.map_err(|error| unreachable(&pool, error))?;
         let answer = command(&mut tx).await?;
         tx.commit().await?;
         match answer {
@@ -47,6 +48,21 @@ impl DatabaseArgs {
             CommandOutput::Done(record, text) => print_result(&record, &text),
         }
         Ok(())
+    }
+}
+
+/// The error of a pool that got no connection, with the server that did not answer.
+fn unreachable(pool: &PgPool, error: sqlx::Error) -> anyhow::Error {
+    let server = pool.connect_options();
+    match error {
+        sqlx::Error::PoolTimedOut => {
+            anyhow!(
+                "no connection to Postgres at {}:{}: it does not answer, is starting, or has no connection left",
+                server.get_host(),
+                server.get_port()
+            )
+        }
+        other => other.into(),
     }
 }
 

@@ -14,6 +14,7 @@ use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use crate::{
+    find_tenant,
     invocation::audit,
     operator::{self, CommandOutput, DatabaseArgs, SecretSource, list_records},
 };
@@ -206,6 +207,7 @@ async fn set_order(db: &mut PgConnection, tenant: Uuid, order: &[Uuid]) -> anyho
 }
 
 async fn list(db: &mut PgConnection, tenant: Option<Uuid>) -> anyhow::Result<CommandOutput> {
+    find_tenant::require(db, tenant).await?;
     let query = sqlx::query_scalar!(
         r#"select to_jsonb(r) as "record!" from (
                select id as connection_id, tenant_id as tenant, provider, name, status, is_default as "default", fallback_rank as fallback, settings, created_at

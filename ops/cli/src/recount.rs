@@ -2,14 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::ensure;
 use attribution::Difference;
 use serde_json::{Value, json};
 use sqlx::{Executor, query_file_as};
 use uuid::Uuid;
 
 use crate::{
-    invocation,
+    find_tenant, invocation,
     operator::{self, DatabaseArgs},
 };
 
@@ -30,10 +29,7 @@ pub async fn run(args: RecountArgs) -> anyhow::Result<ExitCode> {
     // A count of everything reads everything once.
     tx.execute("set local enable_nestloop = off").await?;
     let tenant = args.tenant;
-    if let Some(tenant) = tenant {
-        let is_known = sqlx::query_scalar!(r#"select exists (select from tenants where id = $1) as "known!""#, tenant);
-        ensure!(is_known.fetch_one(&mut *tx).await?, "no such tenant");
-    }
+    find_tenant::require(&mut tx, tenant).await?;
     let bar = operator::spinner("counting");
     let mut found = query_file_as!(Difference, "queries/recount_batches.sql", tenant).fetch_all(&mut *tx).await?;
     found.extend(query_file_as!(Difference, "queries/recount_totals.sql", tenant).fetch_all(&mut *tx).await?);

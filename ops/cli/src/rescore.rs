@@ -6,6 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
+    find_tenant,
     invocation::{audit_begun, audit_record},
     operator::{self, DatabaseArgs},
 };
@@ -32,6 +33,7 @@ const LINE_EVERY: u64 = 10_000;
 
 pub async fn run(args: RescoreArgs) -> anyhow::Result<()> {
     let pool = args.database.pool()?;
+    find_tenant::require(&mut *pool.acquire().await?, args.tenant).await?;
     let bar = operator::spinner("rescoring");
     let mut reported = 0;
     let progress = |done: &RescoreTotals| {

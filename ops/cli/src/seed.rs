@@ -96,6 +96,7 @@ async fn ensure_key(db: &mut PgConnection, text: &str, environment: Environment)
             expires_at: None,
             lineage: None,
             rate_lineage: None,
+            made_by: &[],
         };
         crate::key::issue_key(db, new).await?;
     }

@@ -36,13 +36,14 @@ pub enum TenantCommand {
     Set(ProfileArgs),
     /// Links a product's tenant, making the engine tenant if there is none.
     Link(Link),
-    /// Stops all sending for a tenant; requests are still accepted. What is queued and what comes meanwhile is skipped for good; to
-    /// hold it, `postrider pause tenant`.
+    /// Stops all sending for a tenant; requests are still accepted. Mail whose turn comes while the suspension lasts is skipped for good;
+    /// to hold it, `postrider pause tenant`. Mail that waits longer (scheduled, in quiet hours, in what is paused) leaves after
+    /// `activate`: cancel what should not.
     Suspend {
         /// The engine tenant.
         id: Uuid,
     },
-    /// Lets a suspended tenant send again. What was skipped stays so.
+    /// Lets a suspended tenant send again. What was skipped stays so; what still waits leaves when its turn comes.
     Activate {
         /// The engine tenant.
         id: Uuid,
@@ -134,7 +135,8 @@ async fn show(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> 
                 (select count(*) from suppressions s where s.tenant_id = t.id) as "suppressions!",
                 (select count(*) from campaigns c where c.tenant_id = t.id) as "campaigns!",
                 (select coalesce(jsonb_agg(jsonb_build_object('domain', d.domain, 'status', d.status)), '[]') from domains d where d.tenant_id = t.id) as "domains!",
-                (select coalesce(jsonb_agg(jsonb_build_object('sender_id', s.id, 'status', s.status)), '[]') from senders s where s.tenant_id = t.id) as "senders!"
+                (select coalesce(jsonb_agg(jsonb_build_object('sender_id', s.id, 'email', s.email, 'status', s.status)), '[]') from senders s where s.tenant_id = t.id) as "senders!",
+                (select coalesce(jsonb_agg(jsonb_build_object('product', l.product, 'product_tenant_id', l.product_tenant_id, 'producer_name', l.producer_name)), '[]') from tenant_links l where l.tenant_id = t.id) as "links!"
          from tenants t where t.id = $1"#,
         id
     )
@@ -142,8 +144,8 @@ async fn show(db: &mut PgConnection, id: Uuid) -> anyhow::Result<CommandOutput> 
     .await?
     .context("no such tenant")?;
     let record = json!({
-        "tenant": id, "environment": row.environment, "org_name": row.org_name, "status": row.status, "timezone": row.timezone,
-        "physical_address": row.physical_address, "created_at": row.created_at, "contacts": row.contacts,
+        "tenant": id, "environment": row.environment, "org_name": row.org_name, "status": row.status, "links": row.links,
+        "timezone": row.timezone, "physical_address": row.physical_address, "created_at": row.created_at, "contacts": row.contacts,
         "suppressions": row.suppressions, "campaigns": row.campaigns, "domains": row.domains, "senders": row.senders,
     });
     Ok(CommandOutput::record(record))

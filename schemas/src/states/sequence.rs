@@ -89,7 +89,7 @@ closed_set! {
         EndStep = "end_step",
         /// An event of the product that the sequence names in `exit_on_event`.
         Event = "event",
-        /// Ended by the caller.
+        /// Ended by the caller, or by a merge of two contacts that both were in the sequence.
         Manual = "manual",
         /// The sequence was archived.
         SequenceArchived = "sequence_archived",

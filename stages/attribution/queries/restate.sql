@@ -13,7 +13,10 @@ with asked as materialized (
     order by o.id limit $1
     for no key update of o
 ), marked as (
-    update outcomes o set credit_due = now(), credit_reason = 'model' from next n where o.tenant_id = n.tenant_id and o.id = n.id
+    update outcomes o
+    set credit_due = now(), credit_reason = case when o.credit_reason in ('first', 'changed') then o.credit_reason else 'model' end
+    from next n
+    where o.tenant_id = n.tenant_id and o.id = n.id
 ), moved as (
     update attribution_settings s set restate_after = (select n.id from next n order by n.id desc limit 1)
     from asked a where s.tenant_id = a.tenant_id

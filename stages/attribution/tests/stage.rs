@@ -498,6 +498,20 @@ async fn an_outcome_that_cannot_be_counted_delays_no_other() {
 }
 
 #[tokio::test]
+async fn a_late_fact_before_the_credit_of_a_report_is_not_its_reason() {
+    let shop = Shop::open().await;
+    let mail = shop.mail(&shop.people[0], 2).await;
+    let report = |cents: i64| shop.report_outcome(json!({"source_event_id": "p-9", "premium_cents": cents}));
+    let outcome = report(500).await;
+    for expected in [&["first"][..], &["first", "changed"][..]] {
+        shop.click(mail, 1, 1).await;
+        shop.run_sweeps().await;
+        assert_eq!(shop.reasons(outcome).await, expected);
+        report(700).await;
+    }
+}
+
+#[tokio::test]
 async fn credits_for_mail_that_the_ledger_has_dropped_stay() {
     let shop = Shop::open().await;
     shop.switch(AttributionModel::Linear).await;

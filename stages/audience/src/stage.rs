@@ -181,11 +181,19 @@ async fn reject(pool: &PgPool, input: &RequestAnnounced, code: &str) -> Result<(
              update requests r set state = 'rejected', outcome = $4::text, announce_after = null, handled_at = now()
              from refused
              where r.tenant_id = $1 and r.id = refused.id
-             returning r.id, r.kind, r.payload
+             returning r.id, r.kind, r.payload, r.options
          ), failed as (
              select r.id as send_id, c.id as contact_id, 'transactional' as kind, r.payload ->> 'template_id' as template_id
              from rejected r
              join contacts c on c.tenant_id = $1 and c.address = r.payload ->> 'address'
+             where r.kind = 'transactional'
+             union all
+             -- Its copies: the request has the id of the batch. The address of an erased copy is no contact's.
+             select (left(r.id::text, 33) || lpad(to_hex(('x' || right(r.id::text, 3))::bit(12)::integer | o.place::integer), 3, '0'))::uuid,
+                    c.id, 'transactional', r.payload ->> 'template_id'
+             from rejected r
+             cross join lateral jsonb_array_elements(r.options -> 'copies') with ordinality as o (copy, place)
+             join contacts c on c.tenant_id = $1 and c.address = o.copy ->> 'address'
              where r.kind = 'transactional'
              union all
              select p.send_id, p.contact_id, 'one_off', null

@@ -32,7 +32,8 @@ async fn an_issued_key_works_for_its_scopes_until_it_is_revoked() {
 
     let listed = process::run(&["key", "--json", "list"], &rig.operator_env());
     assert!(!listed.contains(key), "the key itself is never shown again");
-    assert!(lines(&listed).iter().any(|line| line["key_id"] == issued["key_id"]));
+    let is_listed = |line: &Value| line["key_id"] == issued["key_id"] && line["scopes"] == json!(["contacts:read"]);
+    assert!(lines(&listed).iter().any(is_listed), "{listed}");
     let id = issued["key_id"].as_str().unwrap();
     let rotate = ["key", "--json", "rotate", id, "--overlap-hours", "1"];
     let replaced = &lines(&process::run(&rotate, &rig.operator_env()))[0];
@@ -69,6 +70,48 @@ async fn a_key_that_could_never_reach_its_tenant_is_refused() {
     process::run(&["key", "issue", "--product", "demo", "--tenant", &tenant], &rig.operator_env());
     let refused = refusal(&rig, &["recount", "--tenant", &unknown]);
     assert!(refused.contains("no such tenant"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_for_an_unknown_name_is_refused() {
+    let rig = Rig::shared().await;
+    let unknown = Uuid::nil().to_string();
+    for args in [
+        &["mcp", "drafts", &unknown][..],
+        &["mcp", "list", "--tenant", &unknown],
+        &["provider", "list", "--tenant", &unknown],
+        &["audit", "list", "--tenant", &unknown],
+        &["domain", "list", "--tenant", &unknown],
+        &["rescore", "--tenant", &unknown],
+    ] {
+        let refused = refusal(&rig, args);
+        assert!(refused.contains("no such tenant"), "{args:?}: {refused}");
+    }
+    for args in [["dead", "list", "--stage", "nope"], ["domain", "list", "--status", "nope"]] {
+        let refused = refusal(&rig, &args);
+        assert!(refused.contains("possible values"), "{args:?}: {refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_is_shown_with_its_links_and_senders() {
+    let rig = Rig::shared().await;
+    let tenant = rig.engine_tenant_id.to_string();
+    let shown = &lines(&process::run(&["tenant", "--json", "show", &tenant], &rig.operator_env()))[0];
+    assert_eq!(
+        shown["links"][0],
+        json!({"product": "demo", "product_tenant_id": "demo-tenant", "producer_name": null}),
+        "{shown}"
+    );
+    assert!(shown["senders"][0]["email"].as_str().is_some_and(|email| email.contains('@')), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_says_where_postgres_does_not_answer() {
+    let rig = Rig::shared().await;
+    let refused = refusal(&rig, &["tenant", "list", "--database-url", "postgres://ann:secret@127.0.0.1:1/none"]);
+    assert!(refused.contains("no connection to Postgres at 127.0.0.1:1"), "{refused}");
+    assert!(!refused.contains("secret"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -69,7 +69,7 @@ fn notes(window: &HourWindow, unknown_zone: Option<&str>) -> Vec<String> {
         "bounces counts refusals by class, those given at once and those that came later: hard says that the mailbox is none, \
          soft that it could not take mail for now, block that the sender was refused. Of those given at once, only hard ones \
          count as bounced; of those that came later, all. \
-         sequence_triggers and templates among the top messages count in the hour it became known, and only what was sent."
+         sequence_triggers and templates among the top messages count with the hour in which their mail was made, and only what was sent."
             .to_owned(),
     );
     if window.splits_hours() {

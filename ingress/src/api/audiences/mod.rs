@@ -268,7 +268,8 @@ async fn change(ctx: &mut RequestContext, body: ChangeAudience) -> Result<ApiRep
     let name = canonical_name(&name);
     let changed = sqlx::query!(
         "update audiences a
-         set name = $3, description = $4, public_name = $5, public_description = $6, updated_at = now()
+         set name = $3, description = $4, public_name = $5, public_description = $6, was_topic = was_topic or public_name is not null,
+             updated_at = now()
          where tenant_id = $1 and id = $2
            and not exists (select from audiences o
                            where o.tenant_id = $1 and o.kind = a.kind and o.name = $3 and o.id <> $2 and o.deleted_at is null)",

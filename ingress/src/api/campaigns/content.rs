@@ -135,7 +135,7 @@ impl CampaignContent {
 ///
 /// # Errors
 /// 404 `template_not_found`, also for an archived one; 400 for faults in the campaign's own parts, or in a template that needs
-/// data that only a transactional message has.
+/// data that only a transactional message or a sequence has.
 pub(super) async fn compose_content(
     ctx: &mut RequestContext,
     content: &CampaignContent,
@@ -218,7 +218,7 @@ async fn find_template(db: &mut PgConnection, tenant: Uuid, id: Option<Uuid>) ->
 }
 
 /// The content of a campaign without a body of its own: the template's, or one with the campaign's own lines. `current` is what it was at
-/// the draft. A transactional template may use `data.*`, which a campaign does not have.
+/// the draft. A template of another kind may use `data.*` or `event.*`, which a campaign does not have.
 async fn use_template(
     ctx: &mut RequestContext,
     content: &CampaignContent,
@@ -227,7 +227,7 @@ async fn use_template(
 ) -> Result<Uuid, ApiError> {
     let (tenant, kind) = (ctx.tenant, template_content::kind(KIND));
     if content.subject.is_none() && content.preheader.is_none() {
-        if template.template_type == "transactional" && current != Some(template.content_id) {
+        if template.template_type != KIND && current != Some(template.content_id) {
             template_content::check(ctx, &template.parts, kind, Some("template_id")).await?;
         }
         return Ok(template.content_id);

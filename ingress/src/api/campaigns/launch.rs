@@ -164,7 +164,11 @@ async fn prepare(
     let selector = row.selector().ok_or_else(|| ApiError::unprocessable("audience_resolved_to_zero_contacts"))?;
     // Before the audience is counted: what is rendered or checked is done without this transaction, and the handler begins anew.
     let (content_id, variant_contents) = refresh_contents(ctx, &row).await?;
-    let sample = if dry_run { Some(sample::render(ctx, &row, content_id).await?) } else { None };
+    let mailed = match variant_contents.as_slice() {
+        [] => std::slice::from_ref(&content_id),
+        variants => variants,
+    };
+    let sample = if dry_run { Some(sample::render(ctx, &row, mailed).await?) } else { None };
     let (count, times) = count_audience(ctx, &row, &selector, &schedule, now).await?;
     check(&count, digest.as_deref())?;
     Ok(Launch { row, selector, schedule, digest, count, times, content_id, variant_contents, sample })

@@ -24,7 +24,8 @@ pub(crate) fn check(left: &QuotaRemaining, sends: i64) -> Result<(), ApiError> {
         return Ok(());
     }
     let mails = left.remaining.unwrap_or(0);
+    let asked = if sends == 1 { String::from("1 mail is") } else { format!("{sends} mails are") };
     Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "send_quota_exceeded")
-        .detail(format!("{sends} mails are to be sent, and the quota has room for {mails}"))
+        .detail(format!("{asked} to be sent, and the quota has room for {mails}"))
         .retry_at(left.resets_at))
 }

@@ -297,7 +297,7 @@ pub(crate) struct WaitingLaunch {
 }
 
 /// Holds the launch requests of a campaign that are not handled, and answers the one that waits for its time. To be called before the campaign
-/// is locked: the audience stage locks them in this order. Served by `requests_waiting` and `requests_rejected`.
+/// is locked: the audience stage locks them in this order. Served by `requests_by_kind`.
 pub(crate) async fn lock_waiting_launch(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -306,8 +306,7 @@ pub(crate) async fn lock_waiting_launch(
     let launches = sqlx::query!(
         r#"select id, product, environment as "environment: Environment", state = 'accepted' as "is_waiting!"
            from requests
-           where (announce_after is not null or state = 'rejected') and tenant_id = $1 and kind = 'campaign-launch'
-             and payload ->> 'campaign_id' = $2
+           where tenant_id = $1 and kind = 'campaign-launch' and state in ('accepted', 'rejected') and payload ->> 'campaign_id' = $2
            order by id
            for update"#,
         tenant,
@@ -356,8 +355,7 @@ pub(crate) async fn reschedule(
 pub(crate) async fn back_to_draft(db: &mut PgConnection, tenant: Uuid, id: Uuid) -> sqlx::Result<()> {
     sqlx::query!(
         "update requests set state = 'handled', outcome = 'withdrawn', announce_after = null, handled_at = now()
-         where (announce_after is not null or state = 'rejected') and tenant_id = $1 and kind = 'campaign-launch'
-           and payload ->> 'campaign_id' = $2",
+         where tenant_id = $1 and kind = 'campaign-launch' and state in ('accepted', 'rejected') and payload ->> 'campaign_id' = $2",
         tenant,
         id.to_string(),
     )

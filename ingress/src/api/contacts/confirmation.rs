@@ -76,6 +76,8 @@ fn accepted(contact: ContactView) -> Result<ApiReply, ApiError> {
 struct UnaskedContact {
     /// Active, and its consent is pending.
     is_pending: bool,
+    /// Its consent is pending, and no suppression is in force.
+    may_be_asked: bool,
     /// The mail is due.
     is_due: bool,
     mails: i32,
@@ -88,6 +90,7 @@ impl UnaskedContact {
         sqlx::query_as!(
             Self,
             r#"select c.status = 'active' and c.marketing_status = 'pending' as "is_pending!",
+                      coalesce((select g.may_be_asked from recipient_eligibility($1, array[$2::uuid]) g), false) as "may_be_asked!",
                       coalesce(f.state = 'pending' and f.due_at <= now(), false) as "is_due!",
                       coalesce(f.mails, 0) as "mails!", f.last_mail_at as "last_mail_at?"
                from contacts c
@@ -105,6 +108,10 @@ impl UnaskedContact {
         if !self.is_pending {
             return Some(ApiError::conflict("consent_not_pending").detail("the contact's consent is not pending"));
         }
+        // Also while a mail is due: the sweep would withdraw it.
+        if !self.may_be_asked {
+            return Some(ApiError::conflict("contact_suppressed").detail("the address is suppressed"));
+        }
         if self.mails >= settings.confirmation_mails_max {
             let detail = format!("the contact got {} confirmation mails and does not get another", self.mails);
             return Some(ApiError::conflict("confirmation_limit_reached").detail(detail));
@@ -115,7 +122,8 @@ impl UnaskedContact {
             let refusal = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "confirmation_rate_exceeded").detail(detail);
             return Some(refusal.retry_at(next));
         }
-        (!self.is_due).then(|| ApiError::conflict("contact_suppressed").detail("the address is suppressed"))
+        // It may be asked since a moment ago: a repeat asks it.
+        (!self.is_due).then(ApiError::unavailable)
     }
 }
 
@@ -125,14 +133,17 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case::subscribed(false, false, 0, None, Some("consent_not_pending"))]
-    #[case::mailed_often(true, true, 5, Some(900), Some("confirmation_limit_reached"))]
-    #[case::mailed_lately(true, false, 1, Some(11), Some("confirmation_rate_exceeded"))]
-    #[case::mailed_long_ago(true, true, 1, Some(13), None)]
-    #[case::about_to_be_mailed(true, true, 0, None, None)]
-    #[case::suppressed(true, false, 0, None, Some("contact_suppressed"))]
+    #[case::subscribed(false, false, false, 0, None, Some("consent_not_pending"))]
+    #[case::mailed_often(true, true, true, 5, Some(900), Some("confirmation_limit_reached"))]
+    #[case::mailed_lately(true, true, false, 1, Some(11), Some("confirmation_rate_exceeded"))]
+    #[case::mailed_long_ago(true, true, true, 1, Some(13), None)]
+    #[case::about_to_be_mailed(true, true, true, 0, None, None)]
+    #[case::suppressed(true, false, false, 0, None, Some("contact_suppressed"))]
+    #[case::suppressed_while_a_mail_is_due(true, false, true, 0, None, Some("contact_suppressed"))]
+    #[case::asked_a_moment_too_early(true, true, false, 1, Some(13), Some("unavailable"))]
     fn a_contact_that_is_not_asked_again_has_a_reason(
         #[case] is_pending: bool,
+        #[case] may_be_asked: bool,
         #[case] is_due: bool,
         #[case] mails: i32,
         #[case] hours_ago: Option<i64>,
@@ -140,8 +151,8 @@ mod tests {
     ) {
         let now = Utc::now();
         let last_mail_at = hours_ago.map(|hours| now - chrono::TimeDelta::hours(hours));
-        let refusal =
-            UnaskedContact { is_pending, is_due, mails, last_mail_at }.refusal(&ConfirmationSettings::default(), now);
+        let contact = UnaskedContact { is_pending, may_be_asked, is_due, mails, last_mail_at };
+        let refusal = contact.refusal(&ConfirmationSettings::default(), now);
         assert_eq!(refusal.as_ref().map(|error| error.code.as_ref()), expected);
         let waits = refusal.and_then(|error| error.retry_after);
         let hour = (3_590..=3_601).contains(&waits.unwrap_or(0));

@@ -74,6 +74,9 @@ struct ContactDataHead {
     contact: ContactView,
     /// Addresses of contacts that were merged into this one.
     merged_addresses: Vec<String>,
+    /// What is still held of those contacts, as it is stored.
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    merged_contacts: Vec<Value>,
     suppressions: Vec<DataSuppression>,
     left_topics: Vec<LeftTopic>,
 }
@@ -165,14 +168,17 @@ async fn read_head(ctx: &mut RequestContext, id: Uuid) -> Result<(ContactDataHea
     let tenant = ctx.tenant;
     let contact = record::one(ctx.db(), tenant, id).await?;
     let merged = sqlx::query!(
-        "select id, address from contacts where tenant_id = $1 and merged_into = $2 and status <> 'erased' order by id",
+        r#"select id, address, to_jsonb(c) - 'tenant_id' as "stored!" from contacts c
+           where tenant_id = $1 and merged_into = $2 and status <> 'erased' order by id"#,
         tenant,
         id
     );
-    let merged = merged.fetch_all(ctx.db()).await?;
-    let (mut contacts, merged_addresses): (Vec<Uuid>, Vec<String>) =
-        merged.into_iter().map(|row| (row.id, row.address)).unzip();
-    contacts.push(id);
+    let (mut contacts, mut merged_addresses, mut merged_contacts) = (vec![id], Vec::new(), Vec::new());
+    for row in merged.fetch_all(ctx.db()).await? {
+        contacts.push(row.id);
+        merged_addresses.push(row.address);
+        merged_contacts.push(row.stored);
+    }
     let addresses: Vec<String> = merged_addresses.iter().cloned().chain([contact.email.clone()]).collect();
     let suppressions = sqlx::query_as!(
         DataSuppression,
@@ -193,7 +199,7 @@ async fn read_head(ctx: &mut RequestContext, id: Uuid) -> Result<(ContactDataHea
     )
     .fetch_all(ctx.db())
     .await?;
-    let head = ContactDataHead { contact, merged_addresses, suppressions, left_topics };
+    let head = ContactDataHead { contact, merged_addresses, merged_contacts, suppressions, left_topics };
     Ok((head, DataSlice { tenant, contacts, addresses, kind: String::new(), after: Uuid::nil() }))
 }
 

@@ -159,8 +159,10 @@ fn update_of(wanted: &WantedContact, known: &KnownContact, existing: OnExisting)
     if let Some(id) = wanted.external_id.as_ref().filter(|_| updates).filter(is_own) {
         columns.insert("external_id".to_owned(), json!(id));
     }
-    if let Some(to) = to {
-        columns.insert("marketing_status".to_owned(), json!(to.as_str()));
+    // A statement counts also where it changes nothing: a contact that was known from mail only is the product's from now on.
+    if wanted.marketing_status.is_some() || wanted.require_verification {
+        let status = to.unwrap_or(known.marketing_status);
+        columns.insert("marketing_status".to_owned(), json!(status.as_str()));
     }
     let status_change = to.map(|to| StatusChange { from: known.marketing_status, to });
     Ok(UpsertAction::Update { id: known.id, columns, fields, status_change, joins: updates })

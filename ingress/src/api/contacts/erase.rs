@@ -33,7 +33,7 @@ pub(super) async fn keep_opt_outs(
     suppressions::suppress(db, people.iter().map(opt_out).collect()).await.map(drop)
 }
 
-/// Erases a contact's own row, takes back what waits for it, and asks for the rest. The row is locked by the caller. A suppression
+/// Erases a contact's own row, takes back what waits for it, and asks for the rest. The row is locked by the caller. A suppression in force
 /// stays: it keeps the address from being mailed again after an import. `erased` stands for the address from now on.
 pub(super) async fn erase(
     db: &mut PgConnection,
@@ -62,6 +62,7 @@ pub(super) async fn erase(
     sqlx::query!("delete from audience_members where tenant_id = $1 and contact_id = $2", tenant, contact)
         .execute(&mut *db)
         .await?;
+    suppressions::forget_expired(&mut *db, tenant, address).await?;
     ledger::confirmations::erase(&mut *db, tenant, contact, erased).await?;
     ledger::erasure::take_back_requests(&mut *db, tenant, address).await?;
     ledger::erasure::request_erasure(db, tenant, contact, address).await

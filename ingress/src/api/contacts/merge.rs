@@ -34,7 +34,6 @@ const TAKEN: &[&str] = &[
     "timezone",
     "locale",
     "lifecycle_stage",
-    "source",
 ];
 const CONSENT: &[&str] = &["consent_basis", "consent_at", "consent_source", "consent_description", "consent_evidence"];
 
@@ -94,8 +93,8 @@ pub(super) async fn merge(ctx: &mut RequestContext, body: ContactMerge) -> Resul
     let (columns, fields) = (taken_columns(&kept, &gone), missing_fields(&kept, &gone));
     move_memberships(ctx.db(), tenant, survivor, merged).await?;
     move_facts(ctx.db(), tenant, survivor, merged).await?;
-    move_enrollments(ctx.db(), tenant, survivor, merged).await?;
     merged_mail::transfer_owed(ctx.db(), tenant, (merged, survivor), &campaigns).await?;
+    move_enrollments(ctx.db(), tenant, survivor, merged).await?;
     // The contact is a part of the survivor, with those that were merged into it before. An `external_id` that the survivor does not take
     // stays with the contact, and leads to the survivor.
     sqlx::query!(
@@ -129,21 +128,21 @@ fn text<'a>(row: &'a Value, column: &str) -> &'a str {
     row[column].as_str().unwrap_or_default()
 }
 
-/// What the survivor gets: values that it lacks, and the stricter consent with what proves it. It is active if one of the two is.
+/// What the survivor gets: values that it lacks, and the stricter consent with what proves it. Consent that is `unstated` is no consent of
+/// either kind, and yields to what the other row says. The survivor is active if one of the two is.
 fn taken_columns(kept: &Value, gone: &Value) -> Map<String, Value> {
     let mut columns = Map::new();
     let mut take = |names: &[&str]| {
         columns.extend(names.iter().map(|name| ((*name).to_owned(), gone[*name].clone())));
     };
-    // A contact that a product added stays one, also when one that is known from mail only is merged into it.
-    let says_nothing = |name: &str| gone[name].is_null() || name == "source" && is_source_of_mail(text(gone, name));
-    for name in TAKEN.iter().filter(|name| kept[**name].is_null() && !says_nothing(name)) {
+    for name in TAKEN.iter().filter(|name| kept[**name].is_null() && !gone[**name].is_null()) {
         take(&[name]);
     }
     let strictness = |row: &Value| match text(row, "marketing_status") {
-        "unsubscribed" => 2,
-        "pending" => 1,
-        _ => 0,
+        "unsubscribed" => 3,
+        "pending" if row["is_unstated"] == true => 0,
+        "pending" => 2,
+        _ => 1,
     };
     let is_stricter = strictness(gone) > strictness(kept);
     let knows_more = CONSENT.iter().all(|name| kept[*name].is_null()) && strictness(gone) == strictness(kept);
@@ -152,6 +151,14 @@ fn taken_columns(kept: &Value, gone: &Value) -> Map<String, Value> {
     }
     let stricter = if is_stricter { gone } else { kept };
     columns.insert("marketing_status".to_owned(), stricter["marketing_status"].clone());
+    // A contact that a product added stays one, whichever of the two is known from mail only. Always stated: see `update_contacts.sql`.
+    let is_of_mail = |row: &Value| is_source_of_mail(text(row, "source"));
+    let takes_source = (kept["source"].is_null() || is_of_mail(kept)) && !is_of_mail(gone);
+    let of_source = if takes_source { gone } else { kept };
+    // That a confirmation was asked for says it of the other row; that does not move, so the source says it.
+    let is_stated = text(stricter, "marketing_status") == "pending" && stricter["is_unstated"] != true;
+    let source = if is_stated && is_of_mail(of_source) { json!("api") } else { of_source["source"].clone() };
+    columns.insert("source".to_owned(), source);
     let is_active = [kept, gone].iter().any(|row| text(row, "status") == "active");
     columns.insert("status".to_owned(), json!(if is_active { "active" } else { "archived" }));
     columns
@@ -183,25 +190,39 @@ async fn living(db: &mut PgConnection, tenant: Uuid, one: Uuid, other: Uuid) -> 
 }
 
 /// The rows of the survivor and of the other, locked in the order of their ids, and those that were merged into the other before. `None`:
-/// while this waited, one of the two was merged or erased. One that was merged into the other is locked, but is a contact no more.
+/// while this waited, one of the two was merged or erased. `is_unstated`: mail made the contact, and nothing was said of its consent yet, as
+/// enrolling reads it.
 async fn lock_both(
     db: &mut PgConnection,
     tenant: Uuid,
     survivor: Uuid,
     merged: Uuid,
 ) -> sqlx::Result<Option<(Value, Value)>> {
-    let rows = sqlx::query!(
-        r#"select c.id, to_jsonb(c) as "row!" from contacts c
-           where c.tenant_id = $1 and (c.id = any ($2) and c.status in ('active', 'archived') or c.merged_into = $3)
-           order by c.id for update"#,
+    sqlx::query!(
+        "select from contacts c
+         where c.tenant_id = $1 and (c.id = any ($2) and c.status in ('active', 'archived') or c.merged_into = $3)
+         order by c.id for update",
         tenant,
         &[survivor, merged],
         merged,
     )
+    .execute(&mut *db)
+    .await?;
+    // A statement of its own: it sees what the locks waited for.
+    let rows = sqlx::query!(
+        r#"select c.id,
+                  to_jsonb(c) || jsonb_build_object('is_unstated',
+                      c.marketing_status = 'pending' and is_known_from_mail(c.source)
+                      and not exists (select from confirmations f where f.tenant_id = c.tenant_id and f.contact_id = c.id)
+                      and not exists (select from own_opt_outs(c.tenant_id, c.address))) as "row!"
+           from contacts c
+           where c.tenant_id = $1 and c.id = any ($2) and c.status in ('active', 'archived')"#,
+        tenant,
+        &[survivor, merged],
+    )
     .fetch_all(db)
     .await?;
-    let is_living = |row: &Value| matches!(text(row, "status"), "active" | "archived");
-    let row = |id| rows.iter().find(|row| row.id == id).map(|row| row.row.clone()).filter(is_living);
+    let row = |id| rows.iter().find(|row| row.id == id).map(|row| row.row.clone());
     Ok(row(survivor).zip(row(merged)))
 }
 
@@ -362,12 +383,36 @@ mod tests {
     }
 
     #[rstest]
-    #[case("form", Some("form"))]
-    #[case("message", None)]
-    fn a_source_of_mail_is_not_taken(#[case] gone: &str, #[case] expected: Option<&str>) {
-        let row = |source: Option<&str>| json!({"marketing_status": "pending", "status": "active", "source": source});
-        let columns = taken_columns(&row(None), &row(Some(gone)));
-        assert_eq!(columns.get("source").and_then(Value::as_str), expected);
+    #[case(None, Some("form"), Some("form"))]
+    #[case(None, Some("message"), None)]
+    #[case(Some("transactional"), Some("form"), Some("form"))]
+    #[case(Some("transactional"), None, None)]
+    #[case(Some("transactional"), Some("message"), Some("transactional"))]
+    #[case(Some("form"), Some("import"), Some("form"))]
+    fn a_contact_that_a_product_added_stays_one(
+        #[case] kept: Option<&str>,
+        #[case] gone: Option<&str>,
+        #[case] expected: Option<&str>,
+    ) {
+        let row = |source: Option<&str>, is_unstated: bool| json!({"marketing_status": "pending", "status": "active", "source": source, "is_unstated": is_unstated});
+        assert_eq!(taken_columns(&row(kept, true), &row(gone, true))["source"].as_str(), expected);
+        let asked = taken_columns(&row(Some("transactional"), true), &row(Some("message"), false));
+        assert_eq!(asked["source"], json!("api"), "it was asked to confirm: no later mail subscribes it");
+    }
+
+    #[rstest]
+    #[case("subscribed")]
+    #[case("pending")]
+    #[case("unsubscribed")]
+    fn consent_that_nothing_was_said_of_yields(#[case] stated: &str) {
+        let made_by_mail =
+            json!({"marketing_status": "pending", "status": "active", "is_unstated": true, "consent_basis": "a"});
+        let customer =
+            json!({"marketing_status": stated, "status": "active", "is_unstated": false, "consent_basis": "b"});
+        let columns = taken_columns(&customer, &made_by_mail);
+        assert_eq!((&columns["marketing_status"], columns.get("consent_basis")), (&json!(stated), None));
+        let columns = taken_columns(&made_by_mail, &customer);
+        assert_eq!((&columns["marketing_status"], &columns["consent_basis"]), (&json!(stated), &json!("b")));
     }
 
     #[test]

@@ -240,3 +240,20 @@ pub(crate) async fn try_hold_addresses(
 pub(crate) async fn address(db: &mut PgConnection, tenant: Uuid, name: &NamedContact) -> Result<Address, ApiError> {
     find_addresses(db, tenant, &[name]).await?.address(name)
 }
+
+/// The address of the contact that an address leads to: of a merged contact that of the one that it is a part of, and itself if there is none.
+///
+/// # Errors
+/// When Postgres is away.
+pub(crate) async fn surviving_address(
+    db: &mut PgConnection,
+    tenant: Uuid,
+    address: &Address,
+) -> Result<Address, ApiError> {
+    let name = NamedContact::Address(address.clone());
+    let found = find(db, tenant, &[&name]).await?;
+    match found.0.get(&name) {
+        Some(contact) => Address::parse(&contact.address).map_err(|error| ApiError::unexpected(&error)),
+        None => Ok(address.clone()),
+    }
+}

@@ -26,7 +26,6 @@ use crate::{
         ApiReply, NoFields, RequestContext,
         error::ApiError,
         shares::{Share, Shares},
-        write_audit_log,
     },
     settings::Rechecks,
     state::Ingress,
@@ -67,12 +66,7 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
     let (tenant, id) = (ctx.tenant, ctx.id("domain")?);
     let row = store::by_id(ctx.db(), tenant, id).await?.ok_or_else(|| ApiError::not_found("domain"))?;
     if !can_sign(&ctx.ingress, tenant, &row) {
-        let (ingress, actor) = (Arc::clone(&ctx.ingress), ctx.caller.actor());
-        return match fail_without_key(&ingress, ctx.db(), tenant, id, &actor).await? {
-            Some(row) => ApiReply::ok(&DomainChecked::stored(&ingress, &row)),
-            None => Err(ApiError::conflict("domain_missing_provider_record")
-                .detail("its private key is lost: claim the domain again for a new one")),
-        };
+        return Err(ApiError::conflict("domain_missing_provider_record").detail(CheckError::KeyLost.to_string()));
     }
     let rechecks = ctx.ingress.settings.rechecks;
     let (answers, again) = match ctx.caller.environment {
@@ -86,7 +80,7 @@ pub(super) async fn verify(ctx: &mut RequestContext, _: NoFields) -> Result<ApiR
             let ingress = Arc::clone(&ctx.ingress);
             let answer = async move {
                 let _permits = take_permits(tenant).await?;
-                Ok::<_, ApiError>(ask(&ingress, &row).await)
+                Ok::<_, ApiError>(ask(&ingress, tenant, &row).await)
             };
             (ctx.wait_without_connection("dns".to_owned(), answer)??, Some(rechecks))
         }
@@ -138,34 +132,6 @@ async fn take_permits(tenant: Uuid) -> Result<(Share, SemaphorePermit<'static>),
 /// mail could not be signed, and a domain that cannot sign must not count as verified.
 pub(super) fn can_sign(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> bool {
     ingress.vault.open(tenant, DKIM_PURPOSE, &row.dkim_private).is_ok()
-}
-
-/// Records that a domain that may send cannot sign: it fails, whatever the DNS says, so that its mail is skipped instead of waiting for ever.
-/// A key that is set again is found by the next check. `None`: it can sign or may not send, and nothing is recorded.
-pub(super) async fn fail_without_key(
-    ingress: &Ingress,
-    db: &mut PgConnection,
-    tenant: Uuid,
-    id: Uuid,
-    actor: &str,
-) -> sqlx::Result<Option<DomainRow>> {
-    let row = store::lock(&mut *db, tenant, id).await?;
-    let Some(row) = row.filter(|row| row.status.may_send() && !can_sign(ingress, tenant, row)) else {
-        return Ok(None);
-    };
-    let failed = DomainStatus::Failed;
-    sqlx::query!(
-        "update domains set status = $3, degraded_since = coalesce(degraded_since, now()), updated_at = now()
-         where tenant_id = $1 and id = $2",
-        tenant,
-        id,
-        failed.as_str(),
-    )
-    .execute(&mut *db)
-    .await?;
-    let subject = vec![(id.to_string(), json!({"from": row.status, "to": failed}))];
-    write_audit_log(db, Some(tenant), actor, STATUS_CHANGED, subject).await?;
-    Ok(Some(DomainRow { status: failed, ..row }))
 }
 
 /// What the DNS said of a domain's records.
@@ -272,12 +238,19 @@ fn wanted(ingress: &Ingress, row: &DomainRow) -> Vec<DnsRecord> {
     records::wanted(row, &ingress.settings.domain_targets.settings())
 }
 
-/// Asks the DNS for every record. Takes a bounded time; what was not answered is undetermined.
-pub(super) async fn ask(ingress: &Ingress, row: &DomainRow) -> DnsAnswers {
+/// Asks the DNS for every record. Takes a bounded time; what was not answered is undetermined. A DKIM record whose private key is lost is
+/// wrong, whatever the DNS says.
+pub(super) async fn ask(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> DnsAnswers {
     let (asked_at, records) = (Utc::now(), wanted(ingress, row));
     let asked = domains::verify(&row.domain, records.clone(), &ingress.resolver);
     let answered = tokio::time::timeout(CHECK_MAX, asked).await;
-    DnsAnswers { asked_at, records: answered.unwrap_or_else(|_| records.into_iter().map(unanswered).collect()) }
+    let mut records = answered.unwrap_or_else(|_| records.into_iter().map(unanswered).collect());
+    if !can_sign(ingress, tenant, row) {
+        for checked in records.iter_mut().filter(|checked| checked.record.purpose == RecordPurpose::Dkim) {
+            (checked.validity, checked.error) = (Validity::Invalid, Some(CheckError::KeyLost));
+        }
+    }
+    DnsAnswers { asked_at, records }
 }
 
 fn unanswered(record: DnsRecord) -> CheckedRecord {

@@ -278,11 +278,10 @@ pub(super) fn warmup(domain: Uuid, state: Option<&WarmupState>, due_at: DateTime
     Gate::new("warmup", decision, detail).row("domain", domain, at)
 }
 
-/// Whether the mail waits with its batch, for its time or for the winner of an A/B test, or is put off, for whatever reason.
+/// Whether the mail waits with its batch, for its time, for the winner of an A/B test or set aside, or is put off, for whatever reason.
 pub(super) fn pace(send: Option<&SendRow>, batch: Option<HeldBatch>, is_slowed: bool) -> Gate {
-    if let Some(HeldBatch { is_remainder, until }) = batch {
-        let detail = if is_remainder { "held_for_winner" } else { "timed" };
-        return Gate { at: until.into(), ..Gate::new("pace", Decision::Wait, detail) };
+    if let Some(HeldBatch { reason, until }) = batch {
+        return Gate { at: until.into(), ..Gate::new("pace", Decision::Wait, reason) };
     }
     match send.filter(|send| send.state == SendState::Deferred) {
         Some(send) => {
@@ -420,7 +419,7 @@ mod tests {
 
     #[test]
     fn the_remainder_of_a_test_waits_for_the_winner() {
-        let gate = pace(None, Some(HeldBatch { is_remainder: true, until: None }), false);
+        let gate = pace(None, Some(HeldBatch { reason: "held_for_winner".into(), until: None }), false);
         assert_eq!((gate.decision, gate.detail.as_str()), (Decision::Wait, "held_for_winner"));
     }
 

@@ -299,10 +299,12 @@ async fn transactional(explainer: &mut Explainer<'_>, id: Uuid, address: &Addres
     explanation(explainer, about, address, contact.as_ref(), gates, None).await
 }
 
-/// The newest enrollment decides, one that is under way before others; what is shown as the send is its newest mail.
+/// The newest enrollment decides, one that is under way before others; what is shown as the send is its newest mail. By the address of a
+/// merged contact it is that of the contact that goes on, as by its other names.
 async fn sequence(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) -> Result<Explanation, ApiError> {
     let tenant = explainer.tenant;
     let row = sequences::get(explainer.db, tenant, id).await?;
+    let address = &named::surviving_address(explainer.db, tenant, address).await?;
     let now = Utc::now();
     let contact = store::contact(explainer.db, tenant, address.as_str()).await?;
     let newest = match &contact {
@@ -405,7 +407,7 @@ async fn sender_gates(
     }
     let receiver = Receiver::of(address.domain());
     let is_slowed = store::is_slowed(explainer.db, tenant, &row.domain, &receiver.name).await?;
-    let held = match send {
+    let held = match send.filter(|send| matches!(send.state, SendState::Queued | SendState::Deferred)) {
         Some(send) => store::held_batch(explainer.db, tenant, SendId(send.send_id).batch()).await?,
         None => None,
     };

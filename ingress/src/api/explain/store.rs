@@ -141,10 +141,10 @@ pub(super) async fn is_slowed(
 }
 
 /// A batch that is not to be dispatched yet.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct HeldBatch {
-    /// It waits for the winner of an A/B test.
-    pub(super) is_remainder: bool,
+    /// `held_for_winner` of an A/B test, `timed`, or `set_aside` for a day because the processes ended that worked on it.
+    pub(super) reason: String,
     /// The time it waits for otherwise.
     pub(super) until: Option<DateTime<Utc>>,
 }
@@ -153,8 +153,10 @@ pub(super) struct HeldBatch {
 pub(super) async fn held_batch(db: &mut PgConnection, tenant: Uuid, batch: Uuid) -> sqlx::Result<Option<HeldBatch>> {
     sqlx::query_as!(
         HeldBatch,
-        r#"select state = 'held' as "is_remainder!", announce_after as until
-           from batches where tenant_id = $1 and id = $2 and state in ('held', 'timed')"#,
+        r#"select case state when 'held' then 'held_for_winner' when 'timed' then 'timed' else 'set_aside' end as "reason!",
+                  announce_after as until
+           from batches
+           where tenant_id = $1 and id = $2 and (state in ('held', 'timed') or state = 'announced' and is_set_aside(announce_after, quiet_at))"#,
         tenant,
         batch
     )

@@ -292,6 +292,7 @@ async fn write_contacts(db: &mut PgConnection, terms: ImportTerms<'_>, rows: u64
             .bind(&compliance.consent_basis)
             .bind(source_slug)
             .bind(&compliance.source_description)
+            .bind(compliance.new_contacts_are() == "pending")
             .execute(db)
             .await?;
     }

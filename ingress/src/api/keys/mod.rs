@@ -1,11 +1,12 @@
 //! `/v1/keys`: the API keys that work for one tenant. A key makes keys for its tenant only, with no scope it lacks and no longer life
-//! than its own; keys for all tenants of a product are the operator's (`postrider key`), which uses the same [`store`].
+//! than its own, and they are revoked with it; keys for all tenants of a product are the operator's (`postrider key`), which uses the
+//! same [`store`].
 
 mod store;
 
 use std::sync::Arc;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{TimeDelta, Utc};
 use schemars::JsonSchema;
 use schemas::{key, scope};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use self::store::find;
-pub use self::store::{ApiKey, LiveKey, NewKey, Replacement, lock_live, replace, revoke, successor};
+pub use self::store::{
+    ApiKey, CallingKey, EndedKey, LiveKey, NewKey, Replacement, lock_live, replace, revoke, successor,
+};
 use crate::pipeline::{
     ApiReply, Doc, Faults, GivenTime, NoFields, NoParameters, RequestContext, Routes, auth::invalid_api_key,
     error::ApiError, page::OptionalTime, read, read_page, tenant, types::Name, validate::NAME_MAX, write,
@@ -40,7 +43,8 @@ pub(crate) fn routes() -> Routes {
             Doc::new(
                 "createKey",
                 "Make an API key",
-                "For this tenant. It gets no scope that the calling key lacks, ends no later and shares its rate limit. The \
+                "For this tenant. It gets no scope that the calling key lacks, ends no later, is revoked with it and shares \
+                 its rate limit. When the calling key is replaced, it belongs to the key that replaces it. The \
                  answer is the only one that shows the key. At most 100 live ones for each tenant and product.",
             )
             .example(json!({"label": "Reports", "scopes": ["analytics:read"]}))
@@ -61,7 +65,9 @@ pub(crate) fn routes() -> Routes {
                 "rotateKey",
                 "Replace an API key",
                 "The new key has the scopes and the label of the replaced one, which goes on for `overlap_hours`. It ends when \
-                 the replaced one would have, and no later than the calling key, which must have all of these scopes. An \
+                 the replaced one would have, and no later than the calling key, which must have all of these scopes. The \
+                 keys that the replaced one made belong to the new one and go on. Whether the replaced key ends or is \
+                 revoked, the new one stays: of a key that was stolen, revoke both. An \
                  `Idempotency-Key` used with the replaced key counts as used with the new one.",
             )
             .example(json!({"overlap_hours": 2}))
@@ -73,9 +79,13 @@ pub(crate) fn routes() -> Routes {
         .delete(
             "/v1/keys/{id}",
             write("keys:write", remove),
-            Doc::new("deleteKey", "Revoke an API key", "Within five seconds no process accepts it any more.")
-                .answer::<KeyRevoked>(200, "Revoked")
-                .refuses(404, &["key_not_found"]),
+            Doc::new(
+                "deleteKey",
+                "Revoke an API key",
+                "With the keys that it made, and those that these made. Within five seconds no process accepts them any more.",
+            )
+            .answer::<KeyRevoked>(200, "Revoked")
+            .refuses(404, &["key_not_found"]),
         )
 }
 
@@ -151,28 +161,24 @@ async fn create(ctx: &mut RequestContext, body: CreateKey) -> Result<ApiReply, A
         expires_at,
         lineage: None,
         // A product on the bus has no rate limit to share: its tenants' keys would share one with each other.
-        rate_lineage: calling_key.map(|_| caller.rate_lineage),
+        rate_lineage: calling_key.as_ref().map(|_| caller.rate_lineage),
+        made_by: calling_key.as_ref().map(|key| std::slice::from_ref(&key.id)).unwrap_or_default(),
     };
     let key_id = new.insert(ctx.db()).await?;
     ctx.audit("key.issue", &key_id.to_string(), json!({"scopes": scopes})).await?;
     Ok(ApiReply::created(&KeyCreated { key_id, key: text, expires_at: expires_at.into() })?.with_secret())
 }
 
-/// The calling key as it is now.
-struct CallingKey {
-    is_live: bool,
-    expires_at: Option<DateTime<Utc>>,
-}
-
-/// The calling key: no key that it makes ends later. Read again, because the caller was looked up some seconds ago, and under locks: the
-/// tenant's row, so that its keys are made one after the other, then the key, so that no other request replaces or revokes it meanwhile.
+/// The calling key as it is now: no key that it makes ends later. Read again, because the caller was looked up some seconds ago, and
+/// under locks: the tenant's row, so that its keys are made one after the other, then the key, so that no other request replaces or revokes
+/// it meanwhile.
 /// `None` for a product on the bus, which has no key.
 async fn calling_key(ctx: &mut RequestContext) -> Result<Option<CallingKey>, ApiError> {
     let (tenant, key) = (ctx.tenant, ctx.caller.key_id);
     tenant::lock_row(ctx.db(), tenant).await?;
     let found = sqlx::query_as!(
         CallingKey,
-        r#"select expires_at, revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) as "is_live!"
+        r#"select id, expires_at, revoked_at is null and (expires_at is null or expires_at > clock_timestamp()) as "is_live!"
            from api_keys where id = $1 for share"#,
         key,
     )
@@ -236,13 +242,13 @@ async fn rotate(ctx: &mut RequestContext, body: RotateKey) -> Result<ApiReply, A
     faults.finish()?;
     let id = ctx.id("key")?;
     find(ctx, id).await?;
-    let ends = calling_key(ctx).await?.and_then(|key| key.expires_at);
+    let calling_key = calling_key(ctx).await?;
     check_limit(ctx).await?;
     let replaced = lock_live(ctx.db(), id).await?.ok_or_else(|| {
         ApiError::conflict("key_not_live").detail("the key is revoked or has expired: make a new one")
     })?;
     check_scopes(ctx, &replaced.scopes)?;
-    let new = replace(ctx.db(), &replaced, ends, TimeDelta::hours(i64::from(hours))).await?;
+    let new = replace(ctx.db(), &replaced, calling_key.as_ref(), TimeDelta::hours(i64::from(hours))).await?;
     ctx.audit("key.rotate", &id.to_string(), json!({"replaced_by": new.id, "overlap_hours": hours})).await?;
     let answer = KeyReplaced {
         key_id: new.id,
@@ -264,9 +270,12 @@ struct KeyRevoked {
 async fn remove(ctx: &mut RequestContext, _: NoFields) -> Result<ApiReply, ApiError> {
     let id = ctx.id("key")?;
     find(ctx, id).await?;
-    let revoked = revoke(ctx.db(), id).await?;
-    if revoked {
-        ctx.audit("key.revoke", &id.to_string(), json!({})).await?;
+    let tenant = ctx.tenant;
+    // As `calling_key` does: keys of one tenant change one after the other, so that no two requests wait for each other's keys.
+    tenant::lock_row(ctx.db(), tenant).await?;
+    let ended = revoke(ctx.db(), id).await?;
+    for key in &ended {
+        ctx.audit("key.revoke", &key.id.to_string(), json!({})).await?;
     }
-    ApiReply::ok(&KeyRevoked { key_id: id, revoked })
+    ApiReply::ok(&KeyRevoked { key_id: id, revoked: !ended.is_empty() })
 }

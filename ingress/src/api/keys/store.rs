@@ -1,6 +1,6 @@
 //! Rows of `api_keys`. Only hashes are stored.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use schemars::JsonSchema;
@@ -63,6 +63,8 @@ pub struct NewKey<'a> {
     pub lineage: Option<Uuid>,
     /// The lineage with which it shares a rate limit; `None`: its own.
     pub rate_lineage: Option<Uuid>,
+    /// The keys that asked for it: it ends when one of them is revoked.
+    pub made_by: &'a [Uuid],
 }
 
 impl NewKey<'_> {
@@ -76,8 +78,9 @@ impl NewKey<'_> {
         let hash = key::hash(self.key);
         sqlx::query!(
             "insert into api_keys
-                 (id, hash, prefix, product, environment, scopes, tenant_id, label, expires_at, lineage, rate_lineage)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                 (id, hash, prefix, product, environment, scopes, tenant_id, label, expires_at, lineage, rate_lineage,
+                  made_by)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
             id,
             hash.as_slice(),
             prefix,
@@ -89,6 +92,7 @@ impl NewKey<'_> {
             self.expires_at,
             self.lineage.unwrap_or(id),
             self.rate_lineage.unwrap_or(id),
+            self.made_by,
         )
         .execute(db)
         .await?;
@@ -115,6 +119,7 @@ pub struct LiveKey {
     pub expires_at: Option<DateTime<Utc>>,
     lineage: Uuid,
     rate_lineage: Uuid,
+    made_by: Vec<Uuid>,
 }
 
 /// Locks a key. `None` for one that is unknown, revoked or expired.
@@ -122,7 +127,7 @@ pub async fn lock_live(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Option<L
     sqlx::query_as!(
         LiveKey,
         r#"select id, product, environment as "environment: Environment", scopes, tenant_id, label, expires_at,
-                  lineage, rate_lineage
+                  lineage, rate_lineage, made_by
            from api_keys where id = $1 and revoked_at is null and (expires_at is null or expires_at > now()) for update"#,
         id,
     )
@@ -157,16 +162,31 @@ pub struct Replacement {
     pub replaced_until: DateTime<Utc>,
 }
 
+/// The key that calls.
+pub struct CallingKey {
+    /// Its id.
+    pub id: Uuid,
+    /// False: it is revoked or has expired.
+    pub is_live: bool,
+    /// When it ends.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
 /// Makes a key with the same scopes and label, and ends the replaced one after `overlap`, or when it ends anyway. The new key ends when the
-/// replaced one did, or at `end_max` if that is earlier.
+/// replaced one did, or with the key that asked for it if that is earlier. What the replaced key made belongs to the new key.
 pub async fn replace(
     db: &mut PgConnection,
     replaced: &LiveKey,
-    end_max: Option<DateTime<Utc>>,
+    asked_by: Option<&CallingKey>,
     overlap: TimeDelta,
 ) -> sqlx::Result<Replacement> {
     let text = key::generate(&replaced.product, replaced.environment);
+    let end_max = asked_by.and_then(|key| key.expires_at);
     let expires_at = [replaced.expires_at, end_max].into_iter().flatten().min();
+    // A key that replaces itself is followed by the new one, which must outlive its revocation. Any other one that asks is a maker.
+    let asked_by = asked_by.map(|key| key.id).filter(|id| *id != replaced.id);
+    let made_by: BTreeSet<Uuid> = replaced.made_by.iter().copied().chain(asked_by).collect();
+    let made_by: Vec<Uuid> = made_by.into_iter().collect();
     let new = NewKey {
         key: &text,
         product: &replaced.product,
@@ -177,8 +197,16 @@ pub async fn replace(
         expires_at,
         lineage: Some(replaced.lineage),
         rate_lineage: Some(replaced.rate_lineage),
+        made_by: &made_by,
     };
     let id = new.insert(&mut *db).await?;
+    sqlx::query!(
+        "update api_keys set made_by = array_replace(made_by, $1::uuid, $2::uuid) where made_by @> array[$1::uuid]",
+        replaced.id,
+        id,
+    )
+    .execute(&mut *db)
+    .await?;
     let replaced_until = sqlx::query_scalar!(
         r#"update api_keys set expires_at = least(expires_at, now() + make_interval(secs => $2)) where id = $1
            returning expires_at as "until!""#,
@@ -190,10 +218,39 @@ pub async fn replace(
     Ok(Replacement { id, key: text, expires_at, replaced_until })
 }
 
-/// Revokes a key. False if there is no such key, or it was revoked before.
-pub async fn revoke(db: &mut PgConnection, id: Uuid) -> sqlx::Result<bool> {
-    let revoked = sqlx::query!("update api_keys set revoked_at = now() where id = $1 and revoked_at is null", id);
-    Ok(revoked.execute(db).await?.rows_affected() > 0)
+/// A key that a revocation has ended.
+pub struct EndedKey {
+    /// Its id.
+    pub id: Uuid,
+    /// The only tenant it worked for.
+    pub tenant_id: Option<Uuid>,
+    /// It had not expired before.
+    pub was_live: bool,
+}
+
+/// Revokes a key and the keys that it made, which these made, and so on. Answers all that have ended by it, the key itself first; none if
+/// there is no such key, or it was revoked before. Those that had expired are followed, and not answered.
+pub async fn revoke(db: &mut PgConnection, id: Uuid) -> sqlx::Result<Vec<EndedKey>> {
+    let (mut ended, mut ids) = (Vec::new(), Vec::<Uuid>::new());
+    loop {
+        // A key is made under a lock of its maker's row. So each statement waits for what the keys that it ends are making, and the next
+        // one sees it.
+        let more = sqlx::query_as!(
+            EndedKey,
+            "update api_keys set revoked_at = now() where revoked_at is null and (id = $1 or made_by && $2)
+             returning id, tenant_id, (expires_at is null or expires_at > now()) as \"was_live!\"",
+            id,
+            ids.as_slice(),
+        )
+        .fetch_all(&mut *db)
+        .await?;
+        if more.is_empty() {
+            ended.retain(|key: &EndedKey| key.was_live || key.id == id);
+            return Ok(ended);
+        }
+        ids.extend(more.iter().map(|key| key.id));
+        ended.extend(more);
+    }
 }
 
 /// Keys of a tenant (`$1`), product (`$2`) and environment (`$3`), and which of them. Served by `api_keys_newest`.

@@ -63,7 +63,7 @@ pub(crate) fn routes() -> Routes {
                  Subject, HTML and text are sent as they stand: nothing in them is Liquid. Class `business` is \
                  operational mail: no footer, no unsubscribe headers, no tracking; marketing opt-outs do not block \
                  it, hard suppressions do, and a blocked recipient is listed in `skipped`. Counts by recipient \
-                 against the send quota and the hourly limit. Send an `Idempotency-Key`: after a 504, or when no \
+                 against the send quota, and once against the hourly limit of messages. Send an `Idempotency-Key`: after a 504, or when no \
                  answer came, a repeat sends nothing twice and answers the outcome. A 502 says the codes of the \
                  provider in `detail`. 504 `outcome_unknown` is final unless evidence comes: the mail may have \
                  arrived, and is not tried again. With `scheduled_at` the answer is 202 at once. `GET /v1/sends/{send_id}` follows each mail.",

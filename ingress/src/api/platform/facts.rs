@@ -115,7 +115,7 @@ pub(super) struct PauseFacts {
     pub(super) stages: Vec<String>,
     /// Counted to 10,000.
     pub(super) tenants: i64,
-    /// Since when all mail is paused because the database was restored.
+    /// Since when all mail is paused: the database was restored, or an operator paused it.
     pub(super) held_at: Option<DateTime<Utc>>,
     pub(super) held_reason: Option<String>,
 }
@@ -128,6 +128,8 @@ pub(super) struct DomainFacts {
     pub(super) degraded: i64,
     /// Degraded for too long.
     pub(super) failed: i64,
+    /// By the operator.
+    pub(super) suspended: i64,
     /// Verified, and not checked for two days.
     pub(super) stale: i64,
 }
@@ -203,7 +205,9 @@ impl PlatformFacts {
         );
         let domains = sqlx::query_as!(
             DomainFacts,
-            r#"select verified as "verified!", degraded as "degraded!", failed as "failed!", stale as "stale!" from platform_domains()"#
+            r#"select verified as "verified!", degraded as "degraded!", failed as "failed!", suspended as "suspended!",
+                      stale as "stale!"
+               from platform_domains()"#
         );
         let webhooks = sqlx::query_as!(
             WebhookFacts,

@@ -23,8 +23,9 @@ use crate::pipeline::{
     read, resource, status_answer, time, write_by_key,
 };
 
-/// Event types that are attempts: the server's answer, or its silence.
-const ATTEMPTS: [&str; 4] = ["sent", "deferred", "failed", "unknown"];
+/// Event types that an attempt may end in: the server's answer, or its silence. The event then has the number of the attempt. That of mail
+/// which ended before delivery, such as mail that could not be rendered, has none.
+const ATTEMPTS: [&str; 5] = ["sent", "deferred", "failed", "unknown", "expired"];
 
 /// The routes.
 pub(crate) fn routes() -> Routes {
@@ -313,19 +314,23 @@ impl SendRecord {
             scheduled_at: scheduled_at.into(),
             role,
             copies: Vec::new(),
-            attempts: events.iter().filter(|event| ATTEMPTS.contains(&event.kind.as_str())).map(attempt).collect(),
+            attempts: events.iter().filter_map(attempt).collect(),
             timeline: timeline(&row, events),
             row,
         }
     }
 }
 
-/// One attempt: the event's detail (SMTP code, enhanced code, response, number) with its outcome and time.
-fn attempt(event: &EventRow) -> Map<String, Value> {
-    let mut attempt = event.detail.as_object().cloned().unwrap_or_default();
+/// The attempt that an event ended, if it did: its detail (SMTP code, enhanced code, response, number) with its outcome and time.
+fn attempt(event: &EventRow) -> Option<Map<String, Value>> {
+    let detail = event.detail.as_object().filter(|detail| detail.contains_key("attempt"))?;
+    // What expired while it waited has the number of an attempt that was not made.
+    let is_answered = ["smtp_code", "response"].iter().any(|name| detail.contains_key(*name));
+    let is_one = ATTEMPTS.contains(&event.kind.as_str()) && (event.kind != "expired" || is_answered);
+    let mut attempt = is_one.then(|| detail.clone())?;
     attempt.insert("outcome".to_owned(), json!(event.kind));
     attempt.insert("at".to_owned(), json!(time(event.occurred_at)));
-    attempt
+    Some(attempt)
 }
 
 /// Everything that happened, in order. Cancelling is a state, not a fact, and so is the end of a request that became no send: it comes

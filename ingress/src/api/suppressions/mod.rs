@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Routes {
         .get(
             "/v1/suppressions",
             read_page("suppressions:read", list),
-            Doc::new("listSuppressions", "List suppressions", "Newest first.")
+            Doc::new("listSuppressions", "List suppressions", "Those in force, newest first.")
                 .page::<Suppression>("A page of suppressions"),
         )
         .post(

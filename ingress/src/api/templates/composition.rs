@@ -284,10 +284,11 @@ impl TemplateComposer<'_> {
     }
 }
 
-/// Faults of HTML that was made from MJML.
+/// Faults of a template whose HTML was made from MJML. The subject is as it was written.
 fn of_compiled(faults: &[TemplateFault]) -> Vec<FieldFault> {
-    let fault = |fault: &TemplateFault| {
-        FieldFault::new("mjml", fault.code.as_str(), format!("the HTML made from it: {}", fault.detail))
+    let fault = |fault: &TemplateFault| match fault.part {
+        Part::Subject => content::field_fault(fault, "mjml"),
+        _ => FieldFault::new("mjml", fault.code.as_str(), format!("the HTML made from it: {}", fault.detail)),
     };
     faults.iter().map(fault).collect()
 }

@@ -77,6 +77,7 @@ struct LinkTenant {
     email: String,
     #[schemars(length(max = NAME_MAX))]
     org_name: Option<String>,
+    /// The name of the person who works in the product. Kept for the operator: no answer shows it.
     #[schemars(length(max = NAME_MAX))]
     producer_name: Option<String>,
 }

@@ -356,6 +356,9 @@ pub async fn load(db: &mut PgConnection, tenant: Uuid) -> Result<TenantProfile, 
 /// 400 for a field with a fault, 404 for a sender or domain that is not the tenant's, 409 `sender_disabled`,
 /// 422 `physical_address_required` while a sender relies on the address.
 pub async fn change(db: &mut PgConnection, tenant: Uuid, change: ProfileChange) -> Result<TenantProfile, ApiError> {
+    if change.fields().is_empty() {
+        return load(db, tenant).await;
+    }
     let mut faults = Faults::default();
     if let Some(name) = change.timezone.value() {
         // Reports are cut into days by Postgres, whose list of zones may be older than ours. Before the lock, for which fences may wait:

@@ -220,8 +220,8 @@ async fn prepare(context: PreparationContext, body: SendTransactional) -> Result
 async fn send(ctx: &mut RequestContext, prepared: Result<ValidRequest, ApiError>) -> Result<ApiReply, ApiError> {
     let valid = prepared?;
     let (tenant, caller) = (ctx.tenant, Arc::clone(&ctx.caller));
-    let (content_id, sender) = find_content_and_sender(ctx.db(), tenant, &valid).await?;
-    let content_id = content_id.ok_or_else(template_not_found)?;
+    let (content, sender) = find_content_and_sender(ctx.db(), tenant, &valid).await?;
+    let content_id = usable(content)?;
     let sender_id = ready(sender, valid.sender_id)?;
     let address = named::hold_addresses(ctx.db(), tenant, &[&valid.contact]).await?.address(&valid.contact)?;
     let send_id = MailOptions::batch_id(valid.options.as_ref());
@@ -237,19 +237,29 @@ async fn send(ctx: &mut RequestContext, prepared: Result<ValidRequest, ApiError>
     accepted(send_id)
 }
 
+/// The content that a template has now.
+#[derive(Debug, Clone, Copy)]
+struct TemplateContent {
+    id: Uuid,
+    /// True if it is a sequence's and uses `event.*`.
+    uses_event: bool,
+}
+
 /// The content that the template has now, unless there is no such template or it is archived; and the sender, or without an id the tenant's
 /// default, if there is one. The sender is not removed before this transaction ends.
 async fn find_content_and_sender(
     db: &mut PgConnection,
     tenant: Uuid,
     request: &ValidRequest,
-) -> sqlx::Result<(Option<Uuid>, Option<Readiness>)> {
+) -> sqlx::Result<(Option<TemplateContent>, Option<Readiness>)> {
     // The sender's id is chosen in a select of its own: row security keeps a `coalesce` out of the condition of an index.
     let row = sqlx::query!(
         r#"select t.content_id as "content_id?", s.id as "sender_id?", s.active as "active?",
-                  s.domain_status as "domain_status?: DomainStatus"
+                  s.domain_status as "domain_status?: DomainStatus",
+                  exists (select from unnest(c.variables) name where starts_with(name, 'event.')) as "uses_event!"
            from (select) one
            left join templates t on t.tenant_id = $1 and t.id = $2 and t.status <> 'archived'
+           left join contents c on c.tenant_id = $1 and c.id = t.content_id and t.template_type = 'sequence'
            left join (
                select s.id, s.status = 'active' as active, d.status as domain_status
                from senders s
@@ -268,15 +278,21 @@ async fn find_content_and_sender(
         (Some(id), Some(active), Some(domain_status)) => Some(Readiness { id, active, domain_status }),
         _ => None,
     };
-    Ok((row.content_id, sender))
+    Ok((row.content_id.map(|id| TemplateContent { id, uses_event: row.uses_event }), sender))
 }
 
 fn accepted(send_id: Uuid) -> Result<ApiReply, ApiError> {
     ApiReply::new(ACCEPTED, &TransactionalAccepted { send_id, status: "scheduled" })
 }
 
-fn template_not_found() -> ApiError {
-    ApiError::not_found("template")
+/// The content of a template, if a single mail can fill it in.
+fn usable(found: Option<TemplateContent>) -> Result<Uuid, ApiError> {
+    let content = found.ok_or_else(|| ApiError::not_found("template"))?;
+    if content.uses_event {
+        let detail = "the template uses event.*, which only the mail of a sequence has";
+        return Err(ApiError::invalid("template_id", "unknown_variable", detail));
+    }
+    Ok(content.id)
 }
 
 /// The sender, if mail may leave in its name.

@@ -308,11 +308,11 @@ const CHOSEN_STATUSES: [&str; 2] = ["active", "paused"];
 struct ChangeWebhook {
     /// https, on the public internet, port 443 or one from 1024 on, without user name and fragment.
     #[schemars(length(max = URL_MAX_BYTES))]
-    url: Option<String>,
+    url: Patch<String>,
     #[schemars(with = "Option<Vec<SubscribableEvent>>", length(min = 1))]
-    events: Option<Vec<String>>,
+    events: Patch<Vec<String>>,
     #[schemars(extend("enum" = CHOSEN_STATUSES))]
-    status: Option<String>,
+    status: Patch<String>,
     #[schemars(with = "Option<Line<DESCRIPTION_MAX>>")]
     description: Patch<String>,
 }
@@ -320,9 +320,13 @@ struct ChangeWebhook {
 async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<ApiReply, ApiError> {
     let rules = ctx.ingress.settings.outbound.rules();
     let mut faults = Faults::default();
-    let url = body.url.and_then(|text| faults.target("url", &text, &rules));
-    let events = body.events.map(|events| faults.events("events", events));
-    if let Some(status) = &body.status {
+    // `null` is no value of these.
+    let url = body.url.into_option().and_then(|text| faults.required("url", text));
+    let url = url.and_then(|text| faults.target("url", &text, &rules));
+    let events = body.events.into_option().and_then(|events| faults.required("events", events));
+    let events = events.map(|events| faults.events("events", events));
+    let status = body.status.into_option().and_then(|status| faults.required("status", status));
+    if let Some(status) = &status {
         faults.one_of("status", status, &CHOSEN_STATUSES);
     }
     let description = body.description.value().map(String::as_str).unwrap_or_default();
@@ -330,7 +334,7 @@ async fn change(ctx: &mut RequestContext, body: ChangeWebhook) -> Result<ApiRepl
     faults.finish()?;
 
     let id = ctx.id("subscription")?;
-    let wished = body.status.as_deref().and_then(SubscriptionStatus::parse);
+    let wished = status.as_deref().and_then(SubscriptionStatus::parse);
     // The tenant's row before the subscription's, as when one is made. Whether this resumes is only known under the lock.
     if wished == Some(SubscriptionStatus::Active) {
         let tenant = ctx.tenant;

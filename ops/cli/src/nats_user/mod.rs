@@ -181,17 +181,24 @@ impl Made {
 fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     // The file, and not a link to it.
     let path = path.canonicalize()?;
-    let before = fs::metadata(&path)?;
     let partial = path.with_extension("partial");
-    let mut file = fs::File::create(&partial)?;
+    let replaced = write_beside(&path, &partial, text).and_then(|()| fs::rename(&partial, &path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    replaced
+}
+
+fn write_beside(path: &Path, partial: &Path, text: &str) -> io::Result<()> {
+    let before = fs::metadata(path)?;
+    let mut file = fs::File::create(partial)?;
     file.write_all(text.as_bytes())?;
     let after = file.metadata()?;
     if (after.uid(), after.gid()) != (before.uid(), before.gid()) {
         std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
     }
     file.set_permissions(before.permissions())?;
-    file.sync_all()?;
-    fs::rename(&partial, &path)
+    file.sync_all()
 }
 
 impl Pair {

@@ -83,6 +83,12 @@ pub async fn run(args: RequeueArgs) -> anyhow::Result<()> {
     let detail = json!({"announced": requeued.batches, "decided": decided, "as": decision});
     audit_record(&pool, Some(tenant), "requeue", subject, Some(&words), detail).await?;
     operator::print_result(&record, &words);
+    // Only an outcome in doubt is decided: a send that is fenced may get its answer yet.
+    let in_progress = requeued.not_requeued.in_progress;
+    ensure!(
+        args.unknown_as.is_none() || (in_doubt == 0 && (decided > 0 || in_progress == 0)),
+        "not decided: {in_doubt} send(s) still unknown, {in_progress} batch(es) in progress; ask again later"
+    );
     Ok(())
 }
 

@@ -114,8 +114,7 @@ fn ids_in(line: &str) -> impl Iterator<Item = Uuid> + '_ {
     })
 }
 
-/// The requests whose mail has its ids already, and no rows of sends: scheduled mail, and what was accepted a moment ago. Each has the id of
-/// the batch that it becomes.
+/// The batches of requests whose mail has its ids already, and no rows: scheduled mail, and what was accepted a moment ago.
 async fn unwritten_requests(pool: &PgPool) -> sqlx::Result<HashSet<Uuid>> {
     let ids = sqlx::query_scalar!(
         "select id from requests
@@ -123,7 +122,7 @@ async fn unwritten_requests(pool: &PgPool) -> sqlx::Result<HashSet<Uuid>> {
     )
     .fetch_all(pool)
     .await?;
-    Ok(ids.into_iter().collect())
+    Ok(ids.into_iter().map(|id| SendId(id).batch()).collect())
 }
 
 /// The batches with something undecided, and whose they are.

@@ -204,6 +204,8 @@ pub const RULES: &[RetentionRule] = &[
     ),
     // Of a list or tag that is removed: nothing asks for them from then on.
     of_gone("audience_members", "audience_id", "audiences", "o.deleted_at < $1"),
+    // Of one that ends, which stops no mail since then. Others stay: an opt-out or a bounce outlives the contact.
+    of_tenant("suppressions", Keep::Days(30), "r.expires_at < $1 order by r.expires_at"),
     of_tenant("notices", Keep::Ledger, "r.recorded_at < $1 order by r.recorded_at"),
     of_tenant("outcome_restatements", Keep::Ledger, "r.restated_at < $1 order by r.restated_at"),
     of_tenant("send_usage", Keep::Ledger, "r.day < $1::date order by r.day"),
@@ -302,7 +304,6 @@ pub const KEPT: &[(&str, &str)] = &[
     ("sequences", "the customer's own data"),
     ("sequence_steps", "the customer's own data"),
     ("outcomes", "the customer's own records of business"),
-    ("suppressions", "an opt-out or a bounce outlives the contact"),
     ("topic_opt_outs", "an opt-out from a topic"),
     ("suppression_totals", "totals"),
     ("audience_member_totals", "totals"),

@@ -99,7 +99,7 @@ async fn lock_due(db: &mut PgConnection) -> sqlx::Result<Option<Due>> {
                   or not exists (
                       select from batches b
                       where b.tenant_id = c.tenant_id and b.campaign_id = c.id and b.variant is not null
-                        and b.sent + b.deferred + b.unknown > 0))
+                        and (b.sent + b.deferred + b.unknown > 0 or is_set_aside(b.announce_after, b.quiet_at))))
            order by c.tested_at
            limit 1
            for no key update of c skip locked"#

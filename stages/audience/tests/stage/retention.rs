@@ -356,7 +356,7 @@ async fn a_tenant_may_choose_a_shorter_retention_and_no_longer_one() {
 }
 
 /// A row of each table that is kept for a fixed time, or by `inbound-keep`: of this `tenant`, written `at` this time.
-const USED_UP: [(&str, &str); 10] = [
+const USED_UP: [(&str, &str); 11] = [
     (
         "message_starts",
         "(stream, consumer, sequence, published_at, starts, started_at) select 's', 'c', number, now(), 1, at",
@@ -388,6 +388,10 @@ const USED_UP: [(&str, &str); 10] = [
     ("renditions", "(tenant_id, send_id, rendered, created_at) select tenant, gen_random_uuid(), '', at"),
     ("webhook_totals", "(hour, outcome, shard, count) select at, 'delivered', number, 1"),
     ("webhook_leases", "(subscription_id, holder, lease_until) select gen_random_uuid(), tenant, at"),
+    (
+        "suppressions",
+        "(tenant_id, id, address, reason, scope, source, expires_at) select tenant, gen_random_uuid(), number || '@example.com', 'manual', 'all', 'api', at",
+    ),
 ];
 
 #[tokio::test]
@@ -419,8 +423,9 @@ async fn what_is_used_up_is_kept_for_its_time_and_not_longer() {
         let count = AssertSqlSafe(format!("select count(*) from {table}"));
         left.push(sqlx::query_scalar::<_, i64>(count).fetch_one(&rig.pool).await.unwrap());
     }
-    // 2 days, 7 days, a day, 90 days; 7 days by setting, with the one that waits; 4 days, 7 days, a day.
-    assert_eq!(left, [2, 3, 1, 4, 4, 4, 3, 2, 3, 1]);
+    // 2 days, 7 days, a day, 90 days; 7 days by setting, with the one that waits; 4 days, 7 days, a day, 30 days.
+    assert_eq!(left, [2, 3, 1, 4, 4, 4, 3, 2, 3, 1, 4]);
+    assert_eq!(rig.number("select count(*) from notices where type = 'suppression.lifted'").await, 0, "it had expired");
 }
 
 /// Makes the partitions of a month.

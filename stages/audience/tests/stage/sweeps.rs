@@ -407,6 +407,25 @@ async fn a_quota_that_is_nearly_used_up_is_told_once_in_each_period() {
 }
 
 #[tokio::test]
+async fn the_largest_limit_keeps_no_tenant_from_its_warning() {
+    let rig = Rig::new().await;
+    let (near, unlimited) = (rig.tenant().await, rig.tenant().await);
+    for (tenant, limit) in [(&near, 100), (&unlimited, i64::MAX)] {
+        let sql = "insert into send_limits (tenant_id, daily) values ($1, $2)";
+        stage_rig::run!(&rig.pool, sql, [tenant.id, limit]);
+        let sql = "insert into send_usage (tenant_id, day, shard, used) values ($1, (now() at time zone 'utc')::date, -1, 80)";
+        stage_rig::run!(&rig.pool, sql, [tenant.id]);
+    }
+    let sweep = audience::WarnQuotas { pool: rig.pool.clone(), defaults: QuotaDefaults::default() };
+    assert_eq!(sweep.sweep().await.unwrap(), 1);
+    let told: Vec<Uuid> = sqlx::query_scalar("select tenant_id from notices where type = 'quota.near'")
+        .fetch_all(&rig.pool)
+        .await
+        .unwrap();
+    assert_eq!(told, [near.id]);
+}
+
+#[tokio::test]
 async fn batches_that_are_done_are_not_read_to_complete_a_campaign() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -202,7 +202,8 @@ async fn the_same_address_in_two_tenants_is_two_contacts() {
 async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;
-    let known = rig.people(&tenant, 1).await.remove(0);
+    let mut people = rig.people(&tenant, 2).await;
+    let (copied, known) = (people.remove(1), people.remove(0));
     let mut requests = Vec::new();
     for at in 0..10 {
         let address = if at == 5 { known.address.clone() } else { format!("p{at}@example.org") };
@@ -219,6 +220,13 @@ async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
         .execute(&rig.pool)
         .await
         .unwrap();
+    let copies = [ERASED_COPY, copied.address.as_str()].map(|address| json!({"address": address, "role": "bcc"}));
+    sqlx::query("update requests set options = $2 where id = $1")
+        .bind(requests[5].request_id)
+        .bind(json!({"copies": copies}))
+        .execute(&rig.pool)
+        .await
+        .unwrap();
     rig.ring(&requests, "1").await;
     start(&rig, &[]).await;
     all_handled(&rig, 8).await;
@@ -231,11 +239,15 @@ async fn a_poison_request_is_rejected_alone_and_the_others_go_on() {
     );
     assert_eq!(rig.number("select count(*) from sends").await, 8);
     let noticed: Vec<(Uuid, Uuid, String, String)> =
-        sqlx::query_as("select subject_id, contact_id, type, data ->> 'reason' from notices")
+        sqlx::query_as("select subject_id, contact_id, type, data ->> 'reason' from notices order by subject_id")
             .fetch_all(&rig.pool)
             .await
             .unwrap();
-    assert_eq!(noticed, [(requests[5].request_id, known.id, "email.failed".to_owned(), "ledger".to_owned())]);
+    let expected = [(0, known.id), (2, copied.id)].map(|(ordinal, contact)| {
+        let send = SendId::of(requests[5].request_id, ordinal).0;
+        (send, contact, "email.failed".to_owned(), "ledger".to_owned())
+    });
+    assert_eq!(noticed, expected, "the erased copy keeps its ordinal");
     rig.assert_books().await;
 }
 
@@ -294,6 +306,41 @@ async fn a_cancelled_request_is_not_requeued() {
         let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Batch(request.request_id) };
         assert_eq!(requeue(&rig.pool, &scope, false).await.unwrap().requests, 0, "{outcome}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_request_whose_files_were_purged_is_not_requeued() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let request = rig.transactional_request(&tenant, "ann@example.org", |_| {}).await;
+    run(
+        &rig,
+        "update requests set state = 'rejected', outcome = 'ledger', announce_after = null,
+             options = '{\"has_attachments\": true}'",
+    )
+    .await;
+    let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Batch(request.request_id) };
+    let left = requeue(&rig.pool, &scope, false).await.unwrap();
+    assert_eq!((left.requests, left.not_requeued.purged), (0, 1));
+    run(
+        &rig,
+        "insert into message_attachments (tenant_id, message_id, place, filename, media_type, encoded)
+         select tenant_id, id, 0, 'a.pdf', 'application/pdf', '' from requests",
+    )
+    .await;
+    let accepted = requeue(&rig.pool, &scope, false).await.unwrap();
+    assert_eq!((accepted.requests, accepted.not_requeued.purged), (1, 0));
+    let people = rig.people(&tenant, 1).await;
+    let message = rig.message_request(&tenant, &people).await;
+    run(
+        &rig,
+        "update requests set state = 'rejected', outcome = 'ledger', announce_after = null where kind = 'message'",
+    )
+    .await;
+    run(&rig, "update messages set purged_at = now()").await;
+    let scope = RequeueScope { tenant: tenant.id, work: RequeuedWork::Batch(message.request_id) };
+    let left = requeue(&rig.pool, &scope, false).await.unwrap();
+    assert_eq!((left.requests, left.not_requeued.purged), (0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -271,6 +271,23 @@ async fn a_set_aside_batch_of_a_test_does_not_hold_the_remainder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_test_that_is_set_aside_is_decided_at_its_time() {
+    let rig = Rig::new().await;
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 200).await;
+    tested(&rig, &tenant, &people, 50, &[1, 1]).await;
+    start(&rig, &["--audience-backlog", "100000"]).await;
+    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    let batches: Vec<Uuid> =
+        sqlx::query_scalar("select id from batches where state = 'announced'").fetch_all(&rig.pool).await.unwrap();
+    for batch in batches {
+        set_aside(&rig, tenant.id, batch).await;
+    }
+    decided(&rig).await;
+    assert_eq!(decision(&rig).await, (Some("A".into()), Some("too_little_data".into())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn with_too_little_data_the_first_variant_wins() {
     let rig = Rig::new().await;
     let tenant = rig.tenant().await;

@@ -105,12 +105,12 @@ async fn a_degraded_domain_still_sends() {
     assert_eq!(cleared(&rig).await.len(), 1);
 }
 
-/// The topic is the list that the campaign goes to, while it is one that people can see and leave.
+/// The topic is the list that the campaign goes to, also once people cannot see it any more.
 #[rstest]
 #[case::marketing(Classification::Marketing, "list", Some("News"), true)]
 #[case::operational(Classification::Operational, "list", Some("News"), false)]
 #[case::left_over_of_another_mode(Classification::Marketing, "segment", Some("News"), false)]
-#[case::no_topic_any_more(Classification::Marketing, "list", None, false)]
+#[case::no_topic_any_more(Classification::Marketing, "list", None, true)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_contact_that_left_the_topic_since_the_launch_is_not_mailed(
     #[case] class: Classification,
@@ -122,7 +122,8 @@ async fn a_contact_that_left_the_topic_since_the_launch_is_not_mailed(
     let (tenant, campaign) = campaign(&rig).await;
     sqlx::query(
         "with topic as (
-             update audiences a set public_name = $3 from campaigns c where c.id = $1 and a.tenant_id = c.tenant_id and a.id = c.list_id
+             update audiences a set public_name = $3::text, was_topic = $3::text is null
+             from campaigns c where c.id = $1 and a.tenant_id = c.tenant_id and a.id = c.list_id
          )
          update campaigns set audience_mode = $2 where id = $1",
     )

@@ -175,6 +175,10 @@ impl Contents {
         if is_written && source.subject.is_empty() && source.body_html.is_empty() && source.body_text.is_none() {
             return Ok(None);
         }
+        // Purged: a mail does not leave without its files.
+        if key.shape.has_attachments && options.attachments.is_empty() {
+            return Ok(None);
+        }
         let (sending_domain, bases) = (options.sending_domain.clone(), options.bases.clone());
         let work = move || {
             if !is_written {

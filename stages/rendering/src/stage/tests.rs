@@ -786,6 +786,23 @@ async fn a_written_message_that_was_erased_is_not_sent_empty(#[case] kind: Messa
     assert_eq!(world.count(failed).await, 1);
 }
 
+#[tokio::test]
+async fn a_mail_whose_files_were_purged_fails_once() {
+    let world = World::new().await;
+    let contact = world.contact("Contact", json!({})).await;
+    let batch = Cleared { kind: MessageKind::Transactional, ..one_off_message(&world, &[contact]).await };
+    for statement in [
+        "update contents set kind = 'transactional' where tenant_id = $1",
+        "update requests set kind = 'transactional', options = '{\"has_attachments\": true}' where tenant_id = $1",
+        "update sends set request_id = id where tenant_id = $1",
+        "delete from message_attachments where tenant_id = $1",
+    ] {
+        world.run(statement).await;
+    }
+    assert!(world.render(std::slice::from_ref(&batch)).await.is_empty());
+    assert_eq!(world.ledger(batch.batch_id).await, ("done".to_owned(), false, json!({"failed": 1})));
+}
+
 #[rstest]
 #[case::its_content("update contents set subject = '', body_html = '' where tenant_id = $1", MessageKind::OneOff)]
 #[case::its_attachments("delete from message_attachments where tenant_id = $1", MessageKind::Transactional)]

@@ -57,6 +57,9 @@ pub enum CheckError {
     /// No definite answer.
     #[error("the DNS gave no definite answer: this check will be repeated")]
     NoAnswer,
+    /// What the record publishes has no private half any more.
+    #[error("its private key is lost: once the domain has failed, claim it again for a new one")]
+    KeyLost,
 }
 
 /// Most records at one name that are shown.

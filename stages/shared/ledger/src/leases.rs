@@ -12,8 +12,8 @@ use std::{
 use async_trait::async_trait;
 use chrono::NaiveDate;
 use runner::{StageError, Sweep, SweepSchedule};
-use runtime::{column, plans::PreparedPool};
-use schemas::{Classification, MessageKind, SendId, SendState};
+use runtime::{Counter, column, plans::PreparedPool};
+use schemas::{Classification, Lane, MessageKind, SendId, SendState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -34,6 +34,9 @@ pub const SERVED_BEFORE: Duration = Duration::from_secs(15);
 /// A batch that waits has a fenced send only if its campaign was paused meanwhile, or if a worker had an old message of it, and a slow campaign
 /// has a hundred thousand batches that wait.
 const ALL_STATES_EVERY: u32 = 30;
+
+/// The reason of a send whose outcome is unknown because its lease is over.
+const LEASE_OVER: &str = "lease_over";
 
 /// The lease sweep.
 pub struct ExpireLeases {
@@ -85,6 +88,7 @@ struct Expired {
     tenant_id: Uuid,
     id: Uuid,
     month: NaiveDate,
+    lane: Lane,
     kind: MessageKind,
     classification: Classification,
     has_fallback: bool,
@@ -113,8 +117,11 @@ impl Sweep for ExpireLeases {
         }
         expired.sort_by_key(|batch| (batch.tenant_id, batch.id));
         expired.dedup_by_key(|batch| (batch.tenant_id, batch.id));
-        let found = end_leases(&mut tx, &expired, &gone).await?;
+        let (found, unknown) = end_leases(&mut tx, &expired, &gone).await?;
         tx.commit().await?;
+        for (lane, sends) in unknown {
+            Counter::SendsTotal.add(sends, [("lane", lane), ("state", SendState::Unknown.as_str())]);
+        }
         // What was found may not be all there is: then the next run reads all states, too.
         if !all_states || found == 0 {
             self.runs.fetch_add(1, Ordering::Relaxed);
@@ -146,10 +153,16 @@ async fn abandoned(db: &mut PgConnection, gone: &GoneSessions) -> sqlx::Result<(
     Ok(rows.into_iter().map(|row| (row.tenant_id, row.id)).unzip())
 }
 
-/// Ends expired leases in these batches, which are locked, and those whose sessions are gone; answers how many.
-async fn end_leases(db: &mut PgConnection, batches: &[Expired], gone: &GoneSessions) -> sqlx::Result<u64> {
+/// Ends expired leases in these batches, which are locked, and those whose sessions are gone; answers how many, and the sends that became
+/// unknown, by lane.
+async fn end_leases(
+    db: &mut PgConnection,
+    batches: &[Expired],
+    gone: &GoneSessions,
+) -> sqlx::Result<(u64, HashMap<&'static str, u64>)> {
+    let mut unknown: HashMap<&'static str, u64> = HashMap::new();
     if batches.is_empty() {
-        return Ok(0);
+        return Ok((0, unknown));
     }
     let (tenants, ids) = (column(batches, |batch| batch.tenant_id), column(batches, |batch| batch.id));
     let doubted = sqlx::query_file!(
@@ -159,7 +172,8 @@ async fn end_leases(db: &mut PgConnection, batches: &[Expired], gone: &GoneSessi
         &column(batches, |batch| batch.month),
         &column(batches, |batch| is_tried_again(batch.kind, batch.classification, batch.has_fallback)),
         &gone.first,
-        &gone.last
+        &gone.last,
+        LEASE_OVER
     )
     .fetch_all(&mut *db)
     .await?;
@@ -173,14 +187,18 @@ async fn end_leases(db: &mut PgConnection, batches: &[Expired], gone: &GoneSessi
         in_doubt.push((batch.tenant_id, row.id));
         if row.state == SendState::Queued {
             delta.announce(NextAnnouncement::After(LATE_ANSWER));
-        } else {
-            *totals.entry((batch.tenant_id, None, batch.kind.as_str(), "unknown")).or_default() += 1;
+            continue;
+        }
+        *unknown.entry(batch.lane.as_str()).or_default() += 1;
+        *totals.entry((batch.tenant_id, None, batch.kind.as_str(), "unknown")).or_default() += 1;
+        if batch.kind != MessageKind::Test {
+            *totals.entry((batch.tenant_id, None, "failure", LEASE_OVER)).or_default() += 1;
         }
     }
     counters::move_counters(db, &deltas, (&totals, 0), &UsageTotals::new()).await?;
     facts::make_evidence_due(db, &in_doubt).await?;
     sqlx::query_file!("queries/leases/renew_batch_leases.sql", &tenants, &ids).execute(db).await?;
-    Ok(doubted.len() as u64)
+    Ok((doubted.len() as u64, unknown))
 }
 
 /// The kinds and classifications of mail that is never tried again after an unknown outcome, as columns for `unnest`.
@@ -199,6 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lease_in_a_batch_that_waits_ends_within_some_runs() {
+        let metrics = runtime::metric::start("delivery", true).unwrap();
         let rig = Rig::new().await;
         let tenant = rig.tenant().await;
         let list = rig.audience(&tenant, "list", &[]).await;
@@ -217,6 +236,15 @@ mod tests {
             assert_eq!(sweep.sweep().await.unwrap(), 0);
         }
         assert_eq!(sweep.sweep().await.unwrap(), 1);
+        let counted = "select count(*) from sends s join rollups r on r.tenant_id = s.tenant_id and r.event = s.reason
+                       where s.state = 'unknown' and s.reason = 'lease_over' and r.kind = 'failure' and r.count = 1";
+        assert_eq!(rig.number(counted).await, 1, "its reason is shown and counted");
+        let metrics = metrics.render();
+        let is_unknown = |line: &&str| {
+            line.starts_with("mail_sends_total{") && line.contains("\"bulk\"") && line.contains("\"unknown\"")
+        };
+        let count = metrics.lines().find(is_unknown).unwrap();
+        assert!(!count.ends_with(" 0"), "the alert UnknownOutcomes reads it: {count}");
         rig.assert_books().await;
     }
 

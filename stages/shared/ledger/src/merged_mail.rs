@@ -64,7 +64,7 @@ pub async fn is_being_sent(
 
 /// Gives the survivor the mail that sequences owe the merged contact, and the mail that these campaigns do, unless the survivor is in their
 /// audiences itself, or one that was merged into it before had the mail. Mail in doubt is left: it may have arrived. The campaigns, which
-/// [`lock_owing_campaigns`] answered, and both contacts are locked, and the enrollments have moved.
+/// [`lock_owing_campaigns`] answered, and both contacts are locked, and the enrollments have not moved yet.
 pub async fn transfer_owed(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -146,9 +146,9 @@ pub async fn transfer_owed(
     .map(drop)
 }
 
-/// Gives the survivor the mail of sequences that is owed to the merged contact, if its enrollment is the survivor's now, or the survivor is and
-/// was in no other of the sequence; and shows it at the step. Not if the enrollment has ended early: its mail is not owed any more. Nor while
-/// the ledger is paused after a restore: it may have been sent before.
+/// Gives the survivor the mail of sequences that is owed to the merged contact, if the survivor is and was not in the sequence, by the rule by
+/// which enrollments move; and shows it at the step. Not if the enrollment has ended early: its mail is not owed any more. Nor while the
+/// ledger is paused after a restore: it may have been sent before.
 async fn transfer_steps(db: &mut PgConnection, tenant: Uuid, (merged, survivor): (Uuid, Uuid)) -> sqlx::Result<()> {
     let owed = sqlx::query_scalar!(
         "select s.id from sends s
@@ -159,12 +159,11 @@ async fn transfer_steps(db: &mut PgConnection, tenant: Uuid, (merged, survivor):
            and s.state in ('queued', 'deferred') and s.doubtful = 0
            and (select held_at from ledger) is null
            and not has_ended_early(e, n.status, n.archived_at)
-           and (e.contact_id = $3
-                or not exists (
-                    select from (select sequence_id, contact_id from enrollments where tenant_id = $1
-                                 union all select sequence_id, contact_id from past_enrollments where tenant_id = $1) o
-                    where o.sequence_id = e.sequence_id
-                      and o.contact_id in (select $3::uuid union all select id from contacts where tenant_id = $1 and merged_into = $3)))",
+           and not exists (
+               select from (select sequence_id, contact_id from enrollments where tenant_id = $1
+                            union all select sequence_id, contact_id from past_enrollments where tenant_id = $1) o
+               where o.sequence_id = e.sequence_id
+                 and o.contact_id in (select $3::uuid union all select id from contacts where tenant_id = $1 and merged_into = $3))",
         tenant,
         merged,
         survivor,

@@ -85,6 +85,8 @@ pub struct NotRequeued {
     pub scheduled: i64,
     /// Requests that are due and whose sends are not written yet: they wait for the audience stage, a launch also for an earlier one.
     pub unwritten: i64,
+    /// Rejected requests whose attachments were purged, and one-off messages of that age: they would leave without their files.
+    pub purged: i64,
 }
 
 impl Requeued {
@@ -110,6 +112,10 @@ impl Requeued {
         add(
             count(self.not_requeued.unwritten),
             "request(s) waiting for the audience stage or an earlier launch: their sends are not written yet",
+        );
+        add(
+            count(self.not_requeued.purged),
+            "rejected request(s) whose attachments, if they had any, were purged: send them anew",
         );
         add(unknown_sends, "send(s) still unknown: they may have arrived; `--unknown-as sent|failed` decides them");
         if parts.is_empty() { "nothing is owed".to_owned() } else { parts.join("; ") }
@@ -155,7 +161,8 @@ pub async fn requeue(pool: &PgPool, scope: &RequeueScope, now: bool) -> sqlx::Re
 }
 
 /// Makes requests due that were accepted and not handled: a campaign's launch, or the requests of a batch, which become sends together. And
-/// those that the audience stage rejected: a launch goes on where it ended; a batch is written as if its requests had just been accepted.
+/// those that the audience stage rejected: a launch goes on where it ended; a batch is written as if its requests had just been accepted,
+/// unless its attachments were purged.
 async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::Result<u64> {
     let (campaign, batch) = scope.batches();
     let launch_of = campaign.map(|id| id.to_string());
@@ -169,7 +176,10 @@ async fn requeue_requests(db: &mut PgConnection, scope: &RequeueScope) -> sqlx::
                       and c.status in ('scheduled', 'sending') and c.materialized_at is null)
                 or r.state = 'rejected' and r.kind in ('transactional', 'message')
                    and r.outcome not in ('cancelled', 'contact_erased') and not r.payload ? 'erased'
-                   and not exists (select from batches b where b.tenant_id = r.tenant_id and b.id = $2))
+                   and not exists (select from batches b where b.tenant_id = r.tenant_id and b.id = $2)
+                   and not exists (select from messages m where m.tenant_id = r.tenant_id and m.id = r.id and m.purged_at is not null)
+                   and (not coalesce((r.options ->> 'has_attachments')::boolean, false)
+                        or exists (select from message_attachments a where a.tenant_id = r.tenant_id and a.message_id = r.id)))
            and (r.id between $2 and last_id_of($2) or r.kind = 'campaign-launch' and r.payload ->> 'campaign_id' = $3)",
         scope.tenant,
         batch,
@@ -241,7 +251,16 @@ async fn count_not_requeued(
                   count(*) filter (where not r.is_paused and r.state = 'announced' and r.queued + r.deferred = 0) as "in_progress!",
                   count(*) filter (where not r.is_paused and r.state = 'resting' and r.announce_after > now()) as "deferred!",
                   (select count(*) from accepted a where a.due_at > now()) as "scheduled!",
-                  (select count(*) from accepted a where a.due_at <= now()) as "unwritten!"
+                  (select count(*) from accepted a where a.due_at <= now()) as "unwritten!",
+                  (select count(*) from requests r
+                   left join messages m on m.tenant_id = r.tenant_id and m.id = r.id
+                   where r.tenant_id = $1 and r.id between $3 and last_id_of($3) and r.state = 'rejected'
+                     and r.kind in ('transactional', 'message') and r.outcome not in ('cancelled', 'contact_erased')
+                     and not r.payload ? 'erased'
+                     and (m.purged_at is not null
+                          or (r.options ->> 'has_attachments')::boolean
+                             and not exists (select from message_attachments a
+                                             where a.tenant_id = r.tenant_id and a.message_id = r.id))) as "purged!"
            from (
                select b.*, t.paused_at is not null or coalesce(c.paused, false) as is_paused
                from batches b

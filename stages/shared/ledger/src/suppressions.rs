@@ -221,3 +221,15 @@ pub async fn lift(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Re
         .await
         .map(drop)
 }
+
+/// Deletes the suppressions of an address that is erased which are not in force any more.
+pub async fn forget_expired(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
+    sqlx::query!(
+        "delete from suppressions where tenant_id = $1 and address = $2 and expires_at <= now()",
+        tenant,
+        address
+    )
+    .execute(db)
+    .await
+    .map(drop)
+}

@@ -82,6 +82,19 @@ impl ConnectionSettings {
     }
 }
 
+/// What a valid value of a setting, or a valid secret, looks like.
+fn form_of(setting: &str) -> &'static str {
+    match setting {
+        "region" => "an AWS region such as eu-central-1, of SendGrid and Mailgun us or eu",
+        "secret" => {
+            "`access key id:secret access key[:session token]` of SES, the relay's URL of SMTP, else the API key, \
+             without spaces"
+        }
+        "domain" => "a domain name",
+        _ => "a number from 1",
+    }
+}
+
 /// Why a connection's settings or secret cannot work. Never contains the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionFault {
@@ -92,7 +105,7 @@ pub enum ConnectionFault {
     #[error("{0} is not a setting of this provider")]
     Foreign(&'static str),
     /// A setting with an invalid value.
-    #[error("{0} is not valid")]
+    #[error("{0} is not valid; it is {form}", form = form_of(.0))]
     Invalid(&'static str),
     /// The base URL is neither the provider's own nor allowed.
     #[error("the base URL is not one of the provider's own https addresses, nor allowed by provider-allow-hosts")]

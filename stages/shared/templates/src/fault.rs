@@ -89,6 +89,8 @@ schemas::named_enum! {
         TooManyIncludes = "too_many_includes",
         /// A layout without a `{{ content }}`, or with more than one.
         ContentPlace = "content_place",
+        /// A subject whose text does not fit into a header line, whatever its tags print.
+        TooLong = "too_long",
     }
 }
 

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::attachment::multipart;
 use super::engine::{Engine, LINK_STEPS};
-use super::fault::{Part, RenderFault, TemplateFault};
+use super::fault::{FaultCode, Part, Position, Problem, RenderFault, TemplateFault};
 use super::limits::{READING, RENDERING, SUBJECT_BYTES, text_steps};
 use super::links::{LinkBases, click_token};
 use super::merge::{Links, MergeData, OwnHeaders};
@@ -244,9 +244,15 @@ impl Draft {
 
     fn subject(&mut self, subject: &Prepared) -> Result<(), TemplateFault> {
         let ops = build(subject)?;
+        // Outside of all blocks, each recipient gets it.
+        let fixed = ops.iter().map(|op| if let Instruction::Text(text) = op { text.len() } else { 0 });
+        if fixed.sum::<usize>() > SUBJECT_BYTES {
+            let detail = format!("the text of the subject is longer than {SUBJECT_BYTES} bytes");
+            return Err(Problem::new(FaultCode::TooLong, detail).at(Part::Subject, Position::START));
+        }
         match ops.as_slice() {
             [] => {}
-            [Instruction::Text(text)] if text.len() <= SUBJECT_BYTES => self.text(&header::subject(text)),
+            [Instruction::Text(text)] => self.text(&header::subject(text)),
             _ => self.slot(Program::Subject(ops)),
         }
         Ok(())

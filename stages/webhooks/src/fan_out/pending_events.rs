@@ -139,7 +139,14 @@ pub(crate) async fn of_notices(db: &mut PgConnection, keys: &[(Uuid, Uuid)]) -> 
     for row in rows {
         let Some(event_type) = EventType::parse(&row.notice_type) else { continue };
         let is_test = event_type == EventType::WebhookTest;
-        let data = event_data::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data);
+        let mut data = event_data::of_notice(event_type, row.subject_id, row.contact_id, row.address, row.data);
+        if let Some(mail) = &mut data.mail {
+            let Json(options) = row.options.unwrap_or_default();
+            let send = SendId(mail.send_id);
+            mail.copy_of = options.copy(send.ordinal()).map(|_| send.batch());
+            mail.tags = options.tags;
+            mail.metadata = options.metadata;
+        }
         pending.push(PendingEvent {
             tenant_id: row.tenant_id,
             id: row.id,

@@ -82,6 +82,43 @@ async fn an_event_of_sequence_mail_names_the_enrollment() {
 }
 
 #[tokio::test]
+async fn a_rejected_mails_event_has_its_tags_and_metadata() {
+    let world = World::new().await;
+    let contact = world.rig.people(&world.tenant, 1).await.remove(0);
+    let request = world.rig.transactional_request(&world.tenant, contact.address.as_str(), |_| {}).await.request_id;
+    sqlx::query("update requests set state = 'rejected', announce_after = null, options = $2 where id = $1")
+        .bind(request)
+        .bind(json!({
+            "tags": ["receipt"], "metadata": {"order": "7"},
+            "copies": [{"address": contact.address.as_str(), "role": "bcc"}],
+        }))
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    let receiver = Receiver::start(Manner::Status(200)).await;
+    world.subscribe(&receiver.url, &["email.failed"]).await;
+    world.start(&[]).await;
+    for ordinal in [0, 1] {
+        sqlx::query(
+            "insert into notices (tenant_id, id, type, contact_id, subject_id, data)
+             values ($1, gen_random_uuid(), 'email.failed', $2, $3, '{\"message_kind\": \"transactional\", \"reason\": \"ledger\"}')",
+        )
+        .bind(world.tenant.id)
+        .bind(contact.id)
+        .bind(schemas::SendId::of(request, ordinal).0)
+        .execute(&world.rig.pool)
+        .await
+        .unwrap();
+    }
+    receiver.has(2).await;
+    for hit in receiver.hits() {
+        let mail = serde_json::from_slice::<Event>(&hit.body).unwrap().data.mail.unwrap();
+        assert_eq!((mail.tags, mail.metadata["order"].as_str()), (vec!["receipt".to_owned()], "7"));
+        assert_eq!(mail.copy_of, (mail.send_id != request).then_some(request));
+    }
+}
+
+#[tokio::test]
 async fn a_subscription_receives_only_the_events_it_names() {
     let world = World::new().await;
     let (all, bounces) = (Receiver::start(Manner::Status(200)).await, Receiver::start(Manner::Status(204)).await);

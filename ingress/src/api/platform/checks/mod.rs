@@ -182,10 +182,7 @@ fn paused(pauses: Option<&PauseFacts>) -> HealthCheck {
     let Some(pauses) = pauses else { return check.unavailable() };
     if let Some(since) = pauses.held_at {
         let reason = pauses.held_reason.as_deref().unwrap_or("no reason is given");
-        let check = check.observed(format!(
-            "all mail is paused since {}: the database was restored",
-            since.format("%Y-%m-%d %H:%M UTC")
-        ));
+        let check = check.observed(format!("all mail is paused since {}", since.format("%Y-%m-%d %H:%M UTC")));
         return check.because(
             HealthStatus::Crit,
             format!("no mail goes out: {reason}"),

@@ -54,14 +54,23 @@ pub(super) fn failed_sends(totals: Option<&[EventTotal]>) -> HealthCheck {
         (FAILED_WARN_PERCENT.., _) | (_, UNKNOWN_WARN_PERCENT..) => HealthStatus::Warn,
         _ => return check,
     };
-    check.because(
-        status,
-        format!("{} % of what was tried failed, {} % is in doubt", percent(failed), percent(unknown)),
+    let is_doubt = percent(unknown) >= UNKNOWN_WARN_PERCENT;
+    let fix = if is_doubt && (failed < unknown || percent(failed) < FAILED_WARN_PERCENT) {
+        &[
+            "the relay or provider gave no answer after it had the mail, or a process ended meanwhile: read their logs",
+            "`postrider requeue … --unknown-as sent|failed` decides what the relay's log says of it",
+        ]
+    } else {
         &[
             "hard: the lists are old; block or policy: the receivers refuse us; render: a template is at fault",
             "`GET /v1/sends/{id}` has the server's own words",
-        ],
-        if percent(unknown) >= UNKNOWN_WARN_PERCENT { "unknown-outcomes" } else { "many-failures" },
+        ]
+    };
+    check.because(
+        status,
+        format!("{} % of what was tried failed, {} % is in doubt", percent(failed), percent(unknown)),
+        fix,
+        if is_doubt { "unknown-outcomes" } else { "many-failures" },
     )
 }
 
@@ -126,13 +135,14 @@ pub(super) fn webhooks(facts: &PlatformFacts) -> HealthCheck {
 pub(super) fn domains(domains: Option<&DomainFacts>) -> HealthCheck {
     let check = HealthCheck::new("domains", "sending", "Sending domains", "");
     let Some(domains) = domains else { return check.unavailable() };
-    let DomainFacts { verified, degraded, failed, stale } = *domains;
+    let DomainFacts { verified, degraded, failed, suspended, stale } = *domains;
     let check = check.observed(format!(
-        "{verified} verified, {degraded} degraded, {failed} failed, {stale} not checked for two days"
+        "{verified} verified, {degraded} degraded, {failed} failed, {suspended} suspended by the operator, \
+         {stale} not checked for two days"
     ));
     if degraded > 0 && degraded * 100 >= (verified + degraded) * DEGRADED_WARN_PERCENT {
         return check.warn(
-            "required DNS records of many domains are gone, or our resolver sees them so",
+            format!("required DNS records of {degraded} domain(s) are gone, or our resolver sees them so"),
             &["check dns-servers first", "owners see which record on `GET /v1/domains`; they have 72 hours"],
             "blocked",
         );

@@ -241,6 +241,23 @@ fn a_pause_is_a_warning_and_critical_if_it_stops_mail(
 }
 
 #[test]
+fn a_finding_is_explained_by_what_was_found() {
+    let held_reason = Some("held by an operator".to_owned());
+    let by_operator = paused(Some(&PauseFacts { held_at: Some(Utc::now()), held_reason, ..PauseFacts::default() }));
+    assert!(!by_operator.observation.contains("restored"), "{by_operator:?}");
+    assert!(by_operator.cause.is_some_and(|cause| cause.contains("held by an operator")));
+    let find = |facts: &PlatformFacts, id: &str| run_checks(facts).into_iter().find(|check| check.id == id).unwrap();
+    let mut facts = well();
+    facts.totals = Some(vec![total("campaign", "unknown", 24)]);
+    let in_doubt = find(&facts, "sends.failed");
+    assert!(in_doubt.fix.iter().all(|step| !step.contains("lists")), "{in_doubt:?}");
+    facts.domains = Some(DomainFacts { verified: 1, degraded: 1, suspended: 3, ..DomainFacts::default() });
+    let domains = find(&facts, "domains");
+    assert!(domains.observation.contains("3 suspended"), "{domains:?}");
+    assert!(domains.cause.is_some_and(|cause| cause.contains("1 domain(s)")));
+}
+
+#[test]
 fn a_nearly_full_work_queue_is_a_warning() {
     let of = |name: &'static str, bytes: u64| StreamFacts {
         name,

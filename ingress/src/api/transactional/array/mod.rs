@@ -30,7 +30,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use self::item::{ArrayItems, ItemState};
-use super::{ACCEPTED, NewRequest, insert_attachments, ready, template_not_found};
+use super::{ACCEPTED, NewRequest, insert_attachments, ready, usable};
 use crate::{
     api::contacts::named,
     pipeline::{
@@ -193,7 +193,7 @@ async fn accept_for_tenant(
     let mut requests = Vec::new();
     for item in items.of_mut(tenant) {
         item.decide(|valid| {
-            let content = contents.get(&valid.template_id).copied().ok_or_else(template_not_found)?;
+            let content = usable(contents.get(&valid.template_id).copied())?;
             let sender = ready(senders.get(&valid.sender_id).copied(), valid.sender_id)?;
             let address = contacts.address(&valid.contact)?;
             let send = batches.next_send(content, sender, valid.options.as_ref());

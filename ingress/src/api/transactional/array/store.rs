@@ -6,7 +6,7 @@ use schemas::DomainStatus;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::ArrayItems;
+use super::{super::TemplateContent, ArrayItems};
 use crate::{
     api::senders::store::Readiness,
     pipeline::{auth::keys::Caller, check_tenant},
@@ -41,18 +41,21 @@ pub(super) async fn find_contents(
     db: &mut PgConnection,
     tenant: Uuid,
     templates: &[Uuid],
-) -> sqlx::Result<HashMap<Uuid, Uuid>> {
+) -> sqlx::Result<HashMap<Uuid, TemplateContent>> {
     let rows = sqlx::query!(
-        "select t.id, t.content_id
-         from unnest($2::uuid[]) as w (id)
-         join templates t on t.tenant_id = $1 and t.id = w.id
-         where t.status <> 'archived'",
+        r#"select t.id, t.content_id,
+                  exists (select from unnest(c.variables) name where starts_with(name, 'event.')) as "uses_event!"
+           from unnest($2::uuid[]) as w (id)
+           join templates t on t.tenant_id = $1 and t.id = w.id
+           left join contents c on c.tenant_id = $1 and c.id = t.content_id and t.template_type = 'sequence'
+           where t.status <> 'archived'"#,
         tenant,
         templates,
     )
     .fetch_all(db)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.content_id)).collect())
+    let content = |id, uses_event| TemplateContent { id, uses_event };
+    Ok(rows.into_iter().map(|row| (row.id, content(row.content_id, row.uses_event))).collect())
 }
 
 /// The senders with these ids and, under none, the tenant's default. None of them is removed before this transaction ends.

@@ -405,11 +405,11 @@ async fn a_transactional_crash_after_the_fence_is_tried_once_more() {
                   where tenant_id = $1";
     let counted =
         "update batches set queued = 0, fenced = 1, lease_until = now() - interval '1 s' where tenant_id = $1";
-    for state in ["queued", "unknown"] {
+    for expected in [row("queued", None, 1), row("unknown", Some("lease_over"), 1)] {
         world.run(fenced).await;
         world.run(counted).await;
         assert_eq!(world.sweep_leases().await, 1);
-        assert_eq!(world.row(batch.send(0)).await.state, state);
+        assert_eq!(world.row(batch.send(0)).await, expected);
         world.assert_counters_are_right().await;
     }
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use rstest::rstest;
 use schemas::SendId;
 use stage_rig::until;
 use uuid::Uuid;
@@ -69,16 +70,21 @@ async fn no_mail_is_fenced_after_an_unsubscribe_was_answered() {
     world.assert_counters_are_right().await;
 }
 
+#[rstest]
+#[case::of_a_topic("'News', false")]
+#[case::of_one_that_is_none_any_more("null, true")]
 #[tokio::test]
-async fn a_contact_that_left_the_topic_is_not_fenced() {
+async fn a_contact_that_left_the_topic_is_not_fenced(#[case] public_name_and_was_topic: &str) {
     let world = World::new().await;
     let (campaign, batch) = world.campaign_batch(&["stays@example.com", "leaves@example.com"]).await;
     let topic = schemas::new_id();
-    let statements =
-        "insert into audiences (tenant_id, id, kind, name, public_name) values ($1, $2, 'list', 'l', 'News');
+    let statements = format!(
+        "insert into audiences (tenant_id, id, kind, name, public_name, was_topic)
+         values ($1, $2, 'list', 'l', {public_name_and_was_topic});
          update campaigns set audience_mode = 'list', list_id = $2 where tenant_id = $1 and id = $3;
          insert into topic_opt_outs (tenant_id, audience_id, contact_id, send_id)
-         select tenant_id, $2, contact_id, id from sends where tenant_id = $1 order by id desc limit 1";
+         select tenant_id, $2, contact_id, id from sends where tenant_id = $1 order by id desc limit 1"
+    );
     for statement in statements.split(';') {
         // Postgres wants each parameter used.
         let statement = format!("with asked as (select $1::uuid, $2::uuid, $3::uuid) {statement}");

@@ -223,7 +223,8 @@ fn unsubscribed() -> EventMeaning {
     EventMeaning::Fact(crate::opt_out())
 }
 
-/// A bounce, classified by the receiving server's text first and the provider's hint second.
+/// A bounce, classified by the receiving server's text first and the provider's hint second. Codes that the provider does not name are read
+/// from the text.
 fn server_bounce(
     smtp_code: Option<u16>,
     enhanced_code: Option<&str>,
@@ -231,28 +232,16 @@ fn server_bounce(
     hint: BounceClass,
 ) -> EventMeaning {
     let report = BounceReport { smtp_code, enhanced_code, text: reason_text, hint: Some(hint) };
-    let (class, rule) = bounce::classify(&report);
-    bounce_fact(class, rule, smtp_code, enhanced_code, reason_text)
+    EventMeaning::Fact(bounce::bounce_fact(&report))
 }
 
 /// A mail that the provider did not send. The text is the provider's own, whatever it quotes.
 fn withheld(rule: &'static str, reason_text: &str) -> EventMeaning {
-    bounce_fact(BounceClass::Block, rule, None, None, reason_text)
-}
-
-fn bounce_fact(
-    class: BounceClass,
-    rule: &str,
-    code: Option<u16>,
-    enhanced: Option<&str>,
-    reason_text: &str,
-) -> EventMeaning {
-    let kept = |text: &str, max| Some(clean(text, max)).filter(|text| !text.is_empty());
     EventMeaning::Fact(SignalKind::Bounced {
-        class,
-        smtp_code: code.and_then(|code| i16::try_from(code).ok()),
-        enhanced_code: enhanced.and_then(|code| kept(code, 16)),
-        diagnostic: kept(reason_text, bounce::DIAGNOSTIC_CHARS),
+        class: BounceClass::Block,
+        smtp_code: None,
+        enhanced_code: None,
+        diagnostic: Some(clean(reason_text, bounce::DIAGNOSTIC_CHARS)).filter(|text| !text.is_empty()),
         rule: rule.to_owned(),
     })
 }

@@ -37,7 +37,7 @@ with dues as not materialized (
     join batches b on b.tenant_id = $1 and b.campaign_id = any ($6) and b.id = batch_of(s.id)
     where exists (select from cap)
       and s.tenant_id = $1 and s.campaign_id = any ($6) and s.month = any ($7) and s.state in ('queued', 'deferred')
-      and is_owed_soon(s.state, s.next_attempt_at, b.state, b.announce_after)
+      and is_owed_soon(s.state, s.next_attempt_at, b.state, b.announce_after, b.quiet_at)
     group by s.contact_id
 )
 select coalesce(h.eligibility, 0)

@@ -22,7 +22,7 @@ join tenants t on t.id = b.tenant_id
 join senders s on s.tenant_id = b.tenant_id and s.id = b.sender_id
 join domains d on d.tenant_id = b.tenant_id and d.id = s.domain_id
 left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
-left join audiences a on a.tenant_id = b.tenant_id and c.audience_mode = 'list' and a.id = c.list_id and a.public_name is not null
+left join audiences a on a.tenant_id = b.tenant_id and c.audience_mode = 'list' and a.id = c.list_id and (a.public_name is not null or a.was_topic)
 left join requests r on b.kind = 'transactional' and r.tenant_id = b.tenant_id and r.id = b.id
 left join send_limits l on l.tenant_id = b.tenant_id
 left join lateral recipient_eligibility(u.tenant_id, u.contacts) e on true

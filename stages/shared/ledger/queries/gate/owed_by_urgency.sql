@@ -18,6 +18,6 @@ cross join lateral (
     offset 0
 ) s
 cross join lateral (
-    select b.state, b.announce_after from batches b where b.tenant_id = r.tenant_id and b.id = batch_of(s.id) offset 0
+    select b.state, b.announce_after, b.quiet_at from batches b where b.tenant_id = r.tenant_id and b.id = batch_of(s.id) offset 0
 ) b
-where is_owed_soon(s.state, s.next_attempt_at, b.state, b.announce_after)
+where is_owed_soon(s.state, s.next_attempt_at, b.state, b.announce_after, b.quiet_at)

@@ -29,7 +29,7 @@ pub struct BatchFacts {
     pub urgency: Urgency,
     /// Its campaign.
     pub campaign_id: Option<Uuid>,
-    /// The topic of its campaign: the list it goes to, if that list has a public name.
+    /// The topic of its campaign: the list it goes to, if that list has a public name or had one.
     pub topic_id: Option<Uuid>,
     /// Its content.
     pub content_id: Uuid,
@@ -79,7 +79,7 @@ pub async fn load_batches(db: &mut PgConnection, inputs: &[Resolved]) -> sqlx::R
            join domains d on d.tenant_id = b.tenant_id and d.id = s.domain_id
            left join campaigns c on c.tenant_id = b.tenant_id and c.id = b.campaign_id
            left join audiences a on a.tenant_id = b.tenant_id and c.audience_mode = 'list' and a.id = c.list_id
-                and a.public_name is not null"#,
+                and (a.public_name is not null or a.was_topic)"#,
         &column(inputs, |input| input.tenant_id),
         &column(inputs, |input| input.batch_id)
     )
@@ -267,8 +267,8 @@ pub async fn left_topic(
     let row = sqlx::query!(
         "select d.audience_id, d.left_at
          from campaigns c
-         join audiences a on a.tenant_id = c.tenant_id and c.audience_mode = 'list' and a.id = c.list_id and a.public_name is not null
-         join topic_opt_outs d on d.tenant_id = c.tenant_id and d.audience_id = a.id and d.contact_id = $3
+         join topic_opt_outs d
+           on d.tenant_id = c.tenant_id and c.audience_mode = 'list' and d.audience_id = c.list_id and d.contact_id = $3
          where c.tenant_id = $1 and c.id = $2",
         tenant,
         campaign,

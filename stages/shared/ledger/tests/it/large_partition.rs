@@ -64,7 +64,7 @@ async fn assert_found_by_key(access: &str, db: &mut PgConnection) {
     let months = format!("array_fill({MONTH}, '{{4}}')");
     let each = |text: &str| format!("array_fill('{text}'::text, '{{4}}')");
     let (yes, state, reason) = (String::from("array_fill(true, '{4}')"), each("skipped"), each("opted_out"));
-    let doubt = [TENANTS, FIRST, &months, &yes, "'{}'::uuid[]", "'{}'::uuid[]"];
+    let doubt = [TENANTS, FIRST, &months, &yes, "'{}'::uuid[]", "'{}'::uuid[]", "'lease_over'"];
     let any = "array_fill(null::uuid, '{4}')";
     let end = [TENANTS, FIRST, LAST, &months, &state, &reason, &reason, "'unknown'", "'still_unknown'", any];
     let retry = ["'00000000-0000-0000-0000-000000000001'", FIRST, LAST, &months, "'{temporary}'", "'{}'::uuid[]"];

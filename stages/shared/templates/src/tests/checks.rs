@@ -118,6 +118,16 @@ fn data_exists_in_transactional_templates_only(#[case] kind: TemplateKind, #[cas
     assert_eq!(check(&TemplateSource { kind, ..template("{{ data.order.id }}") }, &known()).is_ok(), allowed);
 }
 
+#[rstest]
+#[case("件".repeat(300), None)]
+#[case("件".repeat(301), Some(FaultCode::TooLong))]
+#[case(format!("{}{{{{ first_name }}}}{}", "x".repeat(450), "x".repeat(451)), Some(FaultCode::TooLong))]
+fn the_text_of_a_subject_fits_into_its_line(#[case] subject: String, #[case] code: Option<FaultCode>) {
+    let checked = check(&TemplateSource { subject, ..template("<p>Hi</p>") }, &known());
+    let fault = checked.err().map(|faults| (faults[0].part, faults[0].code));
+    assert_eq!(fault, code.map(|code| (Part::Subject, code)));
+}
+
 #[test]
 fn the_variables_of_a_template_are_listed_once_and_sorted() {
     let source = TemplateSource {

@@ -477,6 +477,28 @@ fn what_is_no_event_is_malformed_and_what_is_nobodys_is_nothing() {
 }
 
 #[test]
+fn codes_in_the_text_of_a_bounce_are_read() {
+    for (provider, event) in [
+        ("ses", ses(ses_bounce("Permanent", "General", "5.1.1", "smtp; 550 5.1.1 user unknown"))),
+        ("postmark", postmark_bounce("HardBounce", "smtp;550 5.1.1 no such account")),
+        (
+            "resend",
+            resend(
+                "email.bounced",
+                json!({"bounce": {"message": "550 5.1.1 unknown", "subType": "General", "type": "Permanent"}}),
+            ),
+        ),
+    ] {
+        let EventMeaning::Fact(SignalKind::Bounced { smtp_code, enhanced_code, .. }) =
+            read_event(provider, &event).meaning
+        else {
+            panic!("{provider}")
+        };
+        assert_eq!((smtp_code, enhanced_code.as_deref()), (Some(550), Some("5.1.1")), "{provider}");
+    }
+}
+
+#[test]
 fn hostile_values_are_cut_and_never_believed() {
     let mut event = ses_bounce("Permanent", "General", "5.1.1", &format!("550\u{0} {}", "x".repeat(9_000)));
     event["bounce"]["timestamp"] = json!("9999-01-01T00:00:00Z");
