@@ -62,7 +62,7 @@ pub(super) async fn erase(
     sqlx::query!("delete from audience_members where tenant_id = $1 and contact_id = $2", tenant, contact)
         .execute(&mut *db)
         .await?;
-    suppressions::forget_expired(&mut *db, tenant, address).await?;
+    suppressions::delete_expired(&mut *db, tenant, address).await?;
     ledger::confirmations::erase(&mut *db, tenant, contact, erased).await?;
     ledger::erasure::take_back_requests(&mut *db, tenant, address).await?;
     ledger::erasure::request_erasure(db, tenant, contact, address).await
