@@ -356,6 +356,18 @@ as $$
 $$;
 grant execute on function own_opt_outs(uuid, text) to postrider_ingress, postrider_stages;
 
+-- The contact, if mail made it and nothing was said of its consent yet: neither by a product, nor was it asked, nor has it left. Asking for
+-- marketing mail is then its consent. A table, as `removed_keys`.
+create function unstated_consent(contact contacts) returns table (contact_id uuid)
+language sql stable parallel safe
+as $$
+    select contact.id
+    where contact.marketing_status = 'pending' and is_known_from_mail(contact.source)
+      and not exists (select from confirmations f where f.tenant_id = contact.tenant_id and f.contact_id = contact.id)
+      and not exists (select from own_opt_outs(contact.tenant_id, contact.address))
+$$;
+grant execute on function unstated_consent(contacts) to postrider_ingress, postrider_stages;
+
 -- How many suppressions a tenant has, by reason. Suppressions have many writers, so triggers count: each statement appends one
 -- row per reason to a log, which locks nothing and cannot deadlock; the engagement stage folds the log into the totals. A reader
 -- adds the log to the totals.

@@ -204,6 +204,12 @@ create table template_versions (
 create index template_versions_by_content on template_versions (tenant_id, content_id);
 select enable_row_security('template_versions');
 
+-- True if one of these names is of the event that started a sequence: `event.…`, which other mail has not.
+create function names_event(variables text[]) returns boolean
+language sql immutable strict parallel safe
+as $$ select exists (select from unnest(variables) name where starts_with(name, 'event.')) $$;
+grant execute on function names_event(text[]) to postrider_ingress, postrider_stages;
+
 -- The template version that a content is, for the record of a send: the first, where several have it. No row for a body of its own.
 create function template_version_of(of_tenant uuid, of_content uuid) returns table (template_id uuid, version integer)
 language sql stable parallel safe

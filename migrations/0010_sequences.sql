@@ -344,8 +344,7 @@ begin
     perform from outcomes o
     where o.tenant_id = new.tenant_id and o.contact_id in (new.id, new.merged_into) order by o.id for no key update;
     update outcomes o
-    set contact_id = new.merged_into, credit_due = now(),
-        credit_reason = case when o.credit_reason in ('first', 'changed') then o.credit_reason else 'contact' end
+    set contact_id = new.merged_into, credit_due = now(), credit_reason = restatement_reason(o.credit_reason, 'contact')
     where o.tenant_id = new.tenant_id and o.contact_id in (new.id, new.merged_into);
     return null;
 end $$;

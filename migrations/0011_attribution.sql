@@ -3,6 +3,14 @@
 -- Amounts are whole numbers, so that nothing is ever rounded: premiums in ten-thousandths of a dollar, values in cents. Shares are
 -- millionths of an outcome; those of one outcome add up to exactly a million.
 
+-- True until an outcome is credited as it was reported last, by the reason for which it is due.
+create function is_report_pending(credit_reason text) returns boolean
+language sql immutable parallel safe return credit_reason in ('first', 'changed');
+-- The reason of an outcome that something else than a report makes due: that of a report stays.
+create function restatement_reason(credit_reason text, otherwise text) returns text
+language sql immutable parallel safe return case when is_report_pending(credit_reason) then credit_reason else otherwise end;
+grant execute on function is_report_pending(text), restatement_reason(text, text) to postrider_ingress, postrider_stages;
+
 create table outcomes (
     tenant_id uuid not null references tenants (id),
     id uuid not null,
@@ -19,8 +27,8 @@ create table outcomes (
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     -- The work list of the attribution stage: when the outcome is to be credited, and why. Late facts set it to now; without any
-    -- it is credited again a few times after its last report all the same. Null: its credit is final. Until it is credited as it was
-    -- reported last, the reason is 'first' or 'changed', whatever else makes it due.
+    -- it is credited again a few times after its last report all the same. Null: its credit is final. The reason is that of its report
+    -- until it is credited as reported (`restatement_reason`).
     credit_due timestamptz default now(),
     credit_reason text not null default 'first'
         check (credit_reason in ('first', 'changed', 'late_fact', 'contact', 'model', 'rescored')),

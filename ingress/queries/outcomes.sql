@@ -4,7 +4,7 @@
 -- an `or` is asked for each outcome of the tenant.
 select o.id, o.source_system, o.source_event_id, o.contact_email, o.dot_number, o.contact_id, o.contact_key,
        o.outcome_type as "outcome_type: OutcomeType", o.premium, o.value_cents, o.occurred_at, o.created_at, o.updated_at,
-       o.credit_reason in ('first', 'changed') as "is_pending!", o.revision, o.model,
+       is_report_pending(o.credit_reason) as "is_pending!", o.revision, o.model,
        o.click_days, o.delivery_days, o.rule, o.credited_at
 from outcomes o
 where o.tenant_id = $1 and ($2::uuid is null or o.id = $2) and ($3::uuid is null or o.contact_id = (

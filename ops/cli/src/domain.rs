@@ -1,7 +1,7 @@
 //! `postrider domain list|suspend|release`.
 
 use anyhow::{Context, ensure};
-use clap::Subcommand;
+use clap::{Subcommand, builder::PossibleValuesParser};
 use schemas::{DomainStatus, Environment, address::canonical_domain};
 use serde_json::json;
 use sqlx::PgConnection;
@@ -22,7 +22,7 @@ pub enum DomainCommand {
         #[arg(long)]
         tenant: Option<Uuid>,
         /// Only those in this status, such as suspended.
-        #[arg(long, value_parser = ["pending", "verified", "degraded", "failed", "suspended"])]
+        #[arg(long, value_parser = PossibleValuesParser::new(DomainStatus::NAMES))]
         status: Option<String>,
         /// At most this many.
         #[arg(long, default_value_t = 200)]

@@ -376,7 +376,7 @@ fn role(name: &str) -> Option<&str> {
     if name == "all" || name.contains('+') {
         return Some(SEVERAL_STAGES);
     }
-    stage_name::parts().find(|role| *role == name)
+    stage_name::process_parts().find(|role| *role == name)
 }
 
 /// Adds the credentials of a file. A `.creds` file contains a token and its key. A file with only a seed is for a user that the

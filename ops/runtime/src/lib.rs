@@ -41,5 +41,5 @@ pub use pause_switches::PauseSwitches;
 pub use peers::Peers;
 pub use reader::{Job, ReadFault, Reader, ReaderError, ReaderSettings};
 pub use settings::CoreSettings;
-pub use stage_name::{StageName, runs};
+pub use stage_name::{StageName, process_parts, runs};
 pub use vault::{MasterKeys, Vault, VaultError};

@@ -24,12 +24,12 @@ schemas::named_enum! {
 }
 
 /// The parts that a process may run: the stages and the ingress.
-pub(crate) fn parts() -> impl Iterator<Item = &'static str> {
+pub fn process_parts() -> impl Iterator<Item = &'static str> {
     StageName::NAMES.iter().copied().chain(["ingress"])
 }
 
 /// True if a process of this name (`all`, `ingress`, stages joined by `+`) runs this part.
 #[must_use]
 pub fn runs(process: &str, part: &str) -> bool {
-    process == "all" && parts().any(|known| known == part) || process.split('+').any(|named| named == part)
+    process == "all" && process_parts().any(|known| known == part) || process.split('+').any(|named| named == part)
 }

@@ -88,8 +88,8 @@ with recursive tenant (id) as (
 ), marked as (
     update outcomes o
     set credit_due = now(),
-        credit_reason = case when o.credit_reason in ('first', 'changed') then o.credit_reason
-                             when l.source = 'contacts' then 'contact' when l.source = 'rescored' then 'rescored' else 'late_fact' end
+        credit_reason = restatement_reason(
+            o.credit_reason, case l.source when 'contacts' then 'contact' when 'rescored' then 'rescored' else 'late_fact' end)
     from locked l
     where o.tenant_id = l.tenant_id and o.id = l.id
 )

@@ -14,7 +14,7 @@ with asked as materialized (
     for no key update of o
 ), marked as (
     update outcomes o
-    set credit_due = now(), credit_reason = case when o.credit_reason in ('first', 'changed') then o.credit_reason else 'model' end
+    set credit_due = now(), credit_reason = restatement_reason(o.credit_reason, 'model')
     from next n
     where o.tenant_id = n.tenant_id and o.id = n.id
 ), moved as (

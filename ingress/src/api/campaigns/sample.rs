@@ -1,7 +1,5 @@
 //! Rendering for a few recipients before a launch: faults that only real data shows.
 
-use std::collections::HashMap;
-
 use schemars::JsonSchema;
 use schemas::Classification;
 use serde::Serialize;
@@ -115,32 +113,11 @@ async fn contacts(db: &mut PgConnection, tenant: Uuid, row: &CampaignRow) -> Res
         Some(selector) => ledger::audience::some(&mut *db, tenant, selector, SAMPLE_MAX).await?,
         None => Vec::new(),
     };
-    let parts = split_parts(&mut *db, row, &some).await?;
+    let parts = row.split().parts(&mut *db, row.id, &some).await?;
     let found = merge::contacts(db, tenant, &some).await?.into_iter().filter(|found| found.is_active);
     let sampled = found.map(|MergeContact { id, contact, .. }| {
-        let part = parts.get(&id).copied().unwrap_or_default();
+        let part = parts.get(&id).and_then(|part| usize::try_from(*part).ok()).unwrap_or_default();
         SampledContact { id, contact, part }
     });
     Ok(sampled.collect())
-}
-
-/// The part of the campaign's split that each of the contacts falls into. Empty without variants: all are of one part.
-async fn split_parts(
-    db: &mut PgConnection,
-    row: &CampaignRow,
-    contacts: &[Uuid],
-) -> sqlx::Result<HashMap<Uuid, usize>> {
-    if row.variants.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let split = row.split();
-    let rows = sqlx::query!(
-        r#"select id as "id!", width_bucket(ab_draw($1, id), $3::bigint[]) as "part!" from unnest($2::uuid[]) id"#,
-        row.id,
-        contacts,
-        split.thresholds(),
-    )
-    .fetch_all(db)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.id, usize::try_from(row.part).unwrap_or_default())).collect())
 }

@@ -190,8 +190,8 @@ async fn living(db: &mut PgConnection, tenant: Uuid, one: Uuid, other: Uuid) -> 
 }
 
 /// The rows of the survivor and of the other, locked in the order of their ids, and those that were merged into the other before. `None`:
-/// while this waited, one of the two was merged or erased. `is_unstated`: mail made the contact, and nothing was said of its consent yet, as
-/// enrolling reads it.
+/// while this waited, one of the two was merged or erased. `is_unstated`: mail made the contact, and nothing was said of its consent yet
+/// (`unstated_consent`).
 async fn lock_both(
     db: &mut PgConnection,
     tenant: Uuid,
@@ -211,10 +211,7 @@ async fn lock_both(
     // A statement of its own: it sees what the locks waited for.
     let rows = sqlx::query!(
         r#"select c.id,
-                  to_jsonb(c) || jsonb_build_object('is_unstated',
-                      c.marketing_status = 'pending' and is_known_from_mail(c.source)
-                      and not exists (select from confirmations f where f.tenant_id = c.tenant_id and f.contact_id = c.id)
-                      and not exists (select from own_opt_outs(c.tenant_id, c.address))) as "row!"
+                  to_jsonb(c) || jsonb_build_object('is_unstated', exists (select from unstated_consent(c))) as "row!"
            from contacts c
            where c.tenant_id = $1 and c.id = any ($2) and c.status in ('active', 'archived')"#,
         tenant,

@@ -246,6 +246,7 @@ pub(super) async fn ask(ingress: &Ingress, tenant: Uuid, row: &DomainRow) -> Dns
     let answered = tokio::time::timeout(CHECK_MAX, asked).await;
     let mut records = answered.unwrap_or_else(|_| records.into_iter().map(unanswered).collect());
     if !can_sign(ingress, tenant, row) {
+        tracing::error!(tenant_id = %tenant, domain_id = %row.id, "a domain's DKIM key cannot be opened: is its master key still set?");
         for checked in records.iter_mut().filter(|checked| checked.record.purpose == RecordPurpose::Dkim) {
             (checked.validity, checked.error) = (Validity::Invalid, Some(CheckError::KeyLost));
         }

@@ -212,8 +212,7 @@ async fn replace_keys(ctx: &mut RequestContext, lost: &DomainRow) -> Result<ApiR
              second_selector = $4::text || 'e', second_private = $7, second_public = $8, second_published = false,
              checks_from = now(), updated_at = now(),
              next_check_at = case when environment = 'production' then now() + interval '1 hour' end
-         where tenant_id = $1 and id = $2 and dkim_private = $3
-           and (status in ('pending', 'failed') or environment = 'sandbox' and status <> 'suspended')",
+         where tenant_id = $1 and id = $2 and dkim_private = $3 and status = $9",
         tenant,
         lost.id,
         lost.dkim_private.as_slice(),
@@ -222,10 +221,11 @@ async fn replace_keys(ctx: &mut RequestContext, lost: &DomainRow) -> Result<ApiR
         public,
         second_private,
         second_public,
+        lost.status.as_str(),
     )
     .execute(ctx.db())
     .await?;
-    // Another request may have been first.
+    // Another request or a check may have been first.
     if replaced.rows_affected() == 1 {
         ctx.audit("domain.keys_replaced", &lost.id.to_string(), json!({"selector": selector})).await?;
     }

@@ -90,9 +90,6 @@ async fn recheck(ingress: &Ingress, tenant: Uuid, id: Uuid) -> sqlx::Result<()> 
     tx.rollback().await?;
     let Some(row) = row else { return Ok(()) };
     let rechecks = ingress.settings.rechecks;
-    if !check::can_sign(ingress, tenant, &row) {
-        tracing::error!(tenant_id = %tenant, domain_id = %id, "a domain's DKIM key cannot be opened: is its master key still set?");
-    }
     let answers = check::ask(ingress, tenant, &row).await;
     let mut tx = runtime::db::begin_for_tenant(&ingress.pool, tenant).await?;
     match check::apply_check(&mut tx, tenant, id, &answers, Some(rechecks), false).await? {

@@ -208,10 +208,7 @@ async fn find_or_create(
          set first_name = coalesce(first_name, $3), last_name = coalesce(last_name, $4), title = coalesce(title, $5),
              phone = coalesce(phone, $6), status = 'active', updated_at = now(),
              marketing_status = case
-                 when marketing_status = 'pending' and is_known_from_mail(source)
-                      and not exists (select from confirmations f where f.tenant_id = $1 and f.contact_id = contacts.id)
-                      and not exists (select from own_opt_outs($1, contacts.address))
-                 then 'subscribed' else marketing_status end
+                 when exists (select from unstated_consent(contacts)) then 'subscribed' else marketing_status end
          where tenant_id = $1 and id = $2
            and (status = 'archived' or marketing_status = 'pending' and is_known_from_mail(source)
                 or first_name is null and $3::text is not null or last_name is null and $4::text is not null

@@ -191,7 +191,7 @@ async fn campaign(explainer: &mut Explainer<'_>, id: Uuid, address: &Address) ->
     };
     let part = match &contact {
         Some(contact) if !row.variants.is_empty() => {
-            Some(store::part(explainer.db, id, contact.id, row.split().thresholds()).await?)
+            row.split().parts(explainer.db, id, &[contact.id]).await?.remove(&contact.id)
         }
         _ => None,
     };

@@ -200,23 +200,6 @@ pub(super) async fn recipient(
     .await
 }
 
-/// The part of a campaign's split that a contact falls into.
-pub(super) async fn part(
-    db: &mut PgConnection,
-    campaign: Uuid,
-    contact: Uuid,
-    thresholds: &[i64],
-) -> sqlx::Result<i32> {
-    sqlx::query_scalar!(
-        r#"select width_bucket(ab_draw($1, $2), $3::bigint[]) as "part!""#,
-        campaign,
-        contact,
-        thresholds
-    )
-    .fetch_one(db)
-    .await
-}
-
 /// An occurrence of a sequence's trigger for a contact.
 #[derive(Debug)]
 pub(super) struct OccurrenceRow {

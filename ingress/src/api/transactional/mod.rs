@@ -256,7 +256,7 @@ async fn find_content_and_sender(
     let row = sqlx::query!(
         r#"select t.content_id as "content_id?", s.id as "sender_id?", s.active as "active?",
                   s.domain_status as "domain_status?: DomainStatus",
-                  exists (select from unnest(c.variables) name where starts_with(name, 'event.')) as "uses_event!"
+                  coalesce(names_event(c.variables), false) as "uses_event!"
            from (select) one
            left join templates t on t.tenant_id = $1 and t.id = $2 and t.status <> 'archived'
            left join contents c on c.tenant_id = $1 and c.id = t.content_id and t.template_type = 'sequence'

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::ensure;
 use async_nats::jetstream::message::StreamMessage;
 use clap::{Subcommand, builder::PossibleValuesParser};
-use runtime::StageName;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -55,7 +54,7 @@ enum DeadCommand {
 #[derive(Debug, Default, clap::Args)]
 struct DeadLetterFilter {
     /// Of this stage only.
-    #[arg(long, value_parser = stages())]
+    #[arg(long, value_parser = PossibleValuesParser::new(runtime::process_parts()))]
     stage: Option<String>,
     /// With this code only.
     #[arg(long)]
@@ -72,11 +71,6 @@ struct DeadLetterFilter {
     /// Set aside within this time.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "AGE")]
     newer: Option<Duration>,
-}
-
-/// What sets messages aside: the stages and the ingress.
-fn stages() -> PossibleValuesParser {
-    PossibleValuesParser::new(StageName::NAMES.iter().copied().chain(["ingress"]))
 }
 
 #[derive(Debug, clap::Args)]

@@ -82,7 +82,7 @@ pub(super) use one_of;
 
 pub(super) const STAGE: Values = closed!(StageName);
 /// The stages, and the ingress, which sweeps, too.
-pub(super) const PART: Values = Values::OneOf(|| stage_name::parts().collect());
+pub(super) const PART: Values = Values::OneOf(|| stage_name::process_parts().collect());
 pub(super) const LANE: Values = closed!(Lane);
 pub(super) const STATE: Values = closed!(SendState);
 pub(super) const SKIP_REASON: Values = closed!(SkipReason);

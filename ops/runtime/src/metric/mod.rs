@@ -148,7 +148,7 @@ pub fn start(processes: &str, kept: bool) -> Result<PrometheusHandle, BuildError
 
 /// What a process runs, by what it was started as.
 fn parts(processes: &str) -> Vec<&'static str> {
-    stage_name::parts().filter(|part| stage_name::runs(processes, part)).collect()
+    stage_name::process_parts().filter(|part| stage_name::runs(processes, part)).collect()
 }
 
 /// Gives the recorder every metric's unit and meaning.

@@ -165,6 +165,16 @@ async fn decision(rig: &Rig) -> (Option<String>, Option<String>) {
     sqlx::query_as("select winner, winner_reason from campaigns").fetch_one(&rig.pool).await.unwrap()
 }
 
+/// A test of half of two hundred people, by two variants, whose batches are dispatched.
+async fn dispatched(rig: &Rig) -> Tenant {
+    let tenant = rig.tenant().await;
+    let people = rig.people(&tenant, 200).await;
+    tested(rig, &tenant, &people, 50, &[1, 1]).await;
+    start(rig, &["--audience-backlog", "100000"]).await;
+    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    tenant
+}
+
 async fn decided(rig: &Rig) {
     until("the test's mail is out", async || {
         rig.number("select count(*) from campaigns where tested_at is not null").await == 1
@@ -253,11 +263,7 @@ async fn a_test_is_not_out_while_mail_of_it_is_put_off(#[case] put_off: &'static
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_aside_batch_of_a_test_does_not_hold_the_remainder() {
     let rig = Rig::new().await;
-    let tenant = rig.tenant().await;
-    let people = rig.people(&tenant, 200).await;
-    tested(&rig, &tenant, &people, 50, &[1, 1]).await;
-    start(&rig, &["--audience-backlog", "100000"]).await;
-    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    let tenant = dispatched(&rig).await;
     let aside: Uuid =
         sqlx::query_scalar("select id from batches where variant = 'B'").fetch_one(&rig.pool).await.unwrap();
     set_aside(&rig, tenant.id, aside).await;
@@ -273,11 +279,7 @@ async fn a_set_aside_batch_of_a_test_does_not_hold_the_remainder() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_that_is_set_aside_is_decided_at_its_time() {
     let rig = Rig::new().await;
-    let tenant = rig.tenant().await;
-    let people = rig.people(&tenant, 200).await;
-    tested(&rig, &tenant, &people, 50, &[1, 1]).await;
-    start(&rig, &["--audience-backlog", "100000"]).await;
-    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    let tenant = dispatched(&rig).await;
     let batches: Vec<Uuid> =
         sqlx::query_scalar("select id from batches where state = 'announced'").fetch_all(&rig.pool).await.unwrap();
     for batch in batches {
@@ -290,11 +292,7 @@ async fn a_test_that_is_set_aside_is_decided_at_its_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_too_little_data_the_first_variant_wins() {
     let rig = Rig::new().await;
-    let tenant = rig.tenant().await;
-    let people = rig.people(&tenant, 200).await;
-    tested(&rig, &tenant, &people, 50, &[1, 1]).await;
-    start(&rig, &["--audience-backlog", "100000"]).await;
-    until("dispatched", async || rig.number("select count(*) from batches where state = 'announced'").await == 2).await;
+    dispatched(&rig).await;
     results(&rig, &[("A", 0), ("B", 4)]).await;
     decided(&rig).await;
     assert_eq!(decision(&rig).await, (Some("A".into()), Some("too_little_data".into())));

@@ -225,7 +225,7 @@ pub async fn lift(db: &mut PgConnection, tenant: Uuid, ids: &[Uuid]) -> sqlx::Re
 /// Deletes the suppressions of an address that is erased which are not in force any more.
 pub async fn delete_expired(db: &mut PgConnection, tenant: Uuid, address: &str) -> sqlx::Result<()> {
     sqlx::query!(
-        "delete from suppressions where tenant_id = $1 and address = $2 and expires_at <= now()",
+        "delete from suppressions where tenant_id = $1 and address = $2 and not is_in_force(expires_at)",
         tenant,
         address
     )

@@ -44,7 +44,7 @@ pub(super) async fn find_contents(
 ) -> sqlx::Result<HashMap<Uuid, TemplateContent>> {
     let rows = sqlx::query!(
         r#"select t.id, t.content_id,
-                  exists (select from unnest(c.variables) name where starts_with(name, 'event.')) as "uses_event!"
+                  coalesce(names_event(c.variables), false) as "uses_event!"
            from unnest($2::uuid[]) as w (id)
            join templates t on t.tenant_id = $1 and t.id = w.id
            left join contents c on c.tenant_id = $1 and c.id = t.content_id and t.template_type = 'sequence'

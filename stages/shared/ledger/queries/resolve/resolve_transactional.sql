@@ -44,9 +44,7 @@ with wanted as (
     join counted n on n.tenant_id = w.tenant_id and n.batch_id = w.batch_id
     join contacts c on c.tenant_id = w.tenant_id and c.id = w.contact_id
     where n.classification = 'marketing' and w.send_id = w.request_id
-      and c.marketing_status = 'pending' and is_known_from_mail(c.source)
-      and not exists (select from confirmations f where f.tenant_id = c.tenant_id and f.contact_id = c.id)
-      and not exists (select from own_opt_outs(c.tenant_id, c.address))
+      and exists (select from unstated_consent(c))
     order by c.id, c.tenant_id
     for no key update of c
 ), consent as (

@@ -3,6 +3,11 @@
 //! The SQL function `ab_draw` makes the number, this module the thresholds, and `width_bucket` finds the part. So the split is the same in
 //! a dry run, at the launch and in an explanation, and no contact is in two parts.
 
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
 /// The names of the variants, in the caller's order.
 pub const VARIANT_NAMES: [&str; 8] = ["A", "B", "C", "D", "E", "F", "G", "H"];
 
@@ -38,6 +43,27 @@ impl Split {
     #[must_use]
     pub fn thresholds(&self) -> &[i64] {
         &self.thresholds
+    }
+
+    /// The part that each of the contacts falls into in a campaign; the first for all without variants.
+    pub async fn parts(
+        &self,
+        db: &mut PgConnection,
+        campaign: Uuid,
+        contacts: &[Uuid],
+    ) -> sqlx::Result<HashMap<Uuid, i32>> {
+        if self.thresholds.is_empty() {
+            return Ok(contacts.iter().map(|contact| (*contact, 0)).collect());
+        }
+        let rows = sqlx::query!(
+            r#"select id as "id!", width_bucket(ab_draw($1, id), $3::bigint[]) as "part!" from unnest($2::uuid[]) id"#,
+            campaign,
+            contacts,
+            &self.thresholds,
+        )
+        .fetch_all(db)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.part)).collect())
     }
 
     /// The variant of a part; none for the remainder.
